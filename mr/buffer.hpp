@@ -15,8 +15,8 @@ namespace weft::mr {
 
 /// A piece of registered memory that belongs to the program: what pool::allocate() yields. Move-only.
 ///
-/// Its destructor returns the memory to the pool; if operations still use the memory, the last of them returns it when
-/// it ends. The memory stays valid even if the pool is destroyed first.
+/// Its destructor returns the memory to the pool. If operations still use the memory then, the last operation to end
+/// returns it. The memory stays valid even if the pool is destroyed first.
 ///
 /// Only one thread at a time may use a buffer: an executor's thread or any other. A buffer may be moved to another
 /// thread, and destroyed there, even while an operation uses it.
@@ -144,7 +144,7 @@ class pin {
     target.block_->state.store(target.life_ + detail::block::exclusive, std::memory_order_relaxed);
     return {*target.block_, target.bytes(), target.life_};
   }
-  /// The error that share() or exclusive() would return.
+  /// The error that share() or exclusive() returns for a buffer that it cannot pin.
   [[nodiscard, gnu::cold]] static error why_not(const buffer& target);
   /// Whether exclusive() yields a pin: no operation uses the buffer.
   [[nodiscard]] static bool may_write(const buffer& target) noexcept { return target && target.checked_use() == 0; }

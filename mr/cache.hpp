@@ -22,8 +22,8 @@ class cache_entry;
 void end_lease(cache_entry& held) noexcept;
 }  // namespace detail
 
-/// A hold on a registration, from a cache. Move-only; on any thread. On an executor, its destructor does not block,
-/// unless there is no memory to hand the deregistration to a worker; on other threads it may block.
+/// A hold on a registration, from a cache. Move-only; usable on any thread. On an executor, its destructor does not
+/// block, unless there is no memory to hand the deregistration to a worker; on other threads it may block.
 class lease {
  public:
   lease() noexcept = default;
@@ -49,9 +49,9 @@ class lease {
   /// The lease must not be empty.
   [[nodiscard]] std::uint64_t generation() const noexcept;
   /// False once the range has been invalidated, or the cache has found that it is device memory that was freed: the
-  /// pages mapped there now may differ from the registered ones. With a monitor, also false for memory that the monitor
-  /// cannot watch, once the cache is gone, and while any watched memory is being changed, because the change may be in
-  /// this range. The lease must not be empty.
+  /// pages mapped there now may differ from the registered ones. With a monitor, also false for host memory that the
+  /// monitor cannot watch, once the cache is gone, and while any watched memory is being changed, because the change
+  /// may be in this range. The lease must not be empty.
   [[nodiscard]] bool current() const noexcept;
 
  private:
@@ -94,10 +94,10 @@ class [[nodiscard("co_await it")]] lease_operation final : public detail::lease_
 /// Keeps memory outside of pools registered as long as there is room: for programs that cannot choose where their data
 /// lies, but use the same addresses again. Programs that can choose use the buffers of a pool.
 ///
-/// A lease of memory that is already registered for the same usage, also as part of a larger range, needs no system
-/// call, or one with a monitor. Otherwise a worker registers the memory, once for all callers that ask for it
-/// meanwhile. To make room, the cache evicts the region whose last lease is about the longest ago. A region that is
-/// leased, or used by an operation, is not evicted for that; if eviction passes it over, it counts as just leased. A
+/// A lease of memory that the cache keeps registered for the same usage, also as part of a larger range, needs no
+/// system call; with a monitor, it needs one. Otherwise a worker registers the memory, once for all callers that ask
+/// for it meanwhile. To make room, the cache evicts the region whose last lease is about the longest ago. A region that
+/// is leased, or used by an operation, is not evicted for that; if eviction passes it over, it counts as just leased. A
 /// kept region that lies inside a new one of the same usage is dropped; if it is leased, it stays registered until its
 /// lease ends. The cost of a lease grows with the logarithm of the number of regions. Thread-safe.
 ///
@@ -109,9 +109,9 @@ class [[nodiscard("co_await it")]] lease_operation final : public detail::lease_
 /// also of files in memory (memfd_create(2), shm_open(3)), and shared memory, whose pages other processes can replace
 /// too. The monitor is not notified of MADV_GUARD_INSTALL (madvise(2), Linux 6.13): call invalidate().
 ///
-/// A child of fork(2) must not use the parent's cache, except to destroy it: its leases throw errc::not_supported. A
-/// child of vfork(2), or of a direct call of clone(2), should call exec: if the parent destroys the cache before that,
-/// freeing memory that the cache has watched waits for the child.
+/// A child of fork(2) must not use the parent's cache, except to destroy it; awaiting a lease there throws
+/// errc::not_supported. A child of vfork(2), or of a direct call of clone(2), should call exec: if the parent destroys
+/// the cache before that, freeing memory that the cache has watched waits for the child.
 class cache {
  public:
   /// Throws errc::not_supported if the monitor of `options` is not available, errc::invalid_argument if `home` is null,
@@ -119,7 +119,8 @@ class cache {
   explicit cache(std::shared_ptr<domain> home, cache_options options = {});
   cache(const cache&) = delete;
   cache& operator=(const cache&) = delete;
-  /// Leases may outlive the cache. No task may wait for a lease when the cache is destroyed.
+  /// Leases may outlive the cache. No task may wait for a lease when the cache is destroyed. With a monitor, the
+  /// destructor waits until the monitor's threads have ended.
   ~cache();
 
   /// `co_await cache.lease(bytes, usage)` yields a lease of these bytes, registered for exactly that usage.
@@ -132,9 +133,9 @@ class cache {
   ///
   /// `device` is the device whose memory this is (registration_options::device; null: host memory), and must live until
   /// the lease arrives. Each lease asks the device which allocation the memory belongs to, so even without a monitor a
-  /// registration of freed memory never serves a new allocation at the same address. Until a lease of the new
-  /// allocation, an eviction or invalidate(), freed memory stays registered, and an RDMA device may keep its pages.
-  /// Throws the errors of memory_device::find().
+  /// registration of freed memory never serves a new allocation at the same address. Freed memory stays registered, and
+  /// an RDMA device may keep its pages, until a lease of the new allocation, an eviction, invalidate() or clear() ends
+  /// the registration. Throws the errors of memory_device::find().
   lease_operation lease(std::span<std::byte> memory, mr::usage purpose, memory_device* device = nullptr) noexcept {
     return {*core_, memory, purpose, device};
   }

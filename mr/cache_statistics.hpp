@@ -18,9 +18,11 @@ struct cache_statistics {
   std::uint64_t misses = 0;          ///< registrations that were begun
   std::uint64_t shared = 0;          ///< leases that waited for another lease's registration
   std::uint64_t evictions = 0;       ///< regions dropped to make room, for a larger one, or by clear()
-  std::uint64_t invalidations = 0;   ///< kept regions that were invalidated
-  std::uint64_t not_kept = 0;        ///< registrations not kept: no room, no watch possible, or part of a kept region
-  std::uint64_t begun_anew = 0;      ///< registrations that were repeated because an invalidation came meanwhile
+  std::uint64_t invalidations = 0;   ///< kept regions dropped because their memory was invalidated, replaced or freed
+  /// Registrations that were not kept: for want of room, because they cannot be watched or lie in a kept region, or
+  /// because their device memory was freed or the cache was destroyed meanwhile.
+  std::uint64_t not_kept = 0;
+  std::uint64_t begun_anew = 0;  ///< registrations that were repeated because an invalidation came meanwhile
 };
 
 /// Adds the statistics to metrics, labelled with the cache's name.

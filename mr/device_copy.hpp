@@ -20,8 +20,8 @@ task<> device_copy(std::shared_ptr<memory_device> device, std::byte* to, const s
 /// Resumes when the device has done all that has been queued so far in a stream of the program's own, such as the
 /// kernels that fill a buffer to be sent. `stream` is the native handle, a CUstream; the stream must live until the
 /// task has ended or was destroyed. See cuEventRecord. A stop does not interrupt the wait; a stop that came before the
-/// wait throws errc::canceled. Throws errc::invalid_argument if `device` is null, and the errors of
-/// memory_device::borrow_stream().
+/// wait throws errc::canceled. Throws errc::invalid_argument if `device` is null, the errors of
+/// memory_device::open_stream() and memory_device::borrow_stream(), and weft::error if the device fails.
 task<> stream_finished(std::shared_ptr<memory_device> device, void* stream);
 
 }  // namespace weft::mr

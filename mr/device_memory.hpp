@@ -77,12 +77,12 @@ class memory_device : public std::enable_shared_from_this<memory_device> {
   memory_device& operator=(const memory_device&) = delete;
   virtual ~memory_device() = default;
 
-  /// "cuda:0", for errors.
+  /// The device's name, for errors: "cuda:0".
   [[nodiscard]] virtual std::string_view name() const noexcept = 0;
 
   /// The allocation that `memory` lies in. Throws errc::invalid_argument for memory that is not a device's, or not in
   /// one allocation; errc::wrong_device for memory of another device or of another context; errc::closed if the
-  /// device's context is gone. On executors too: it must not wait for the device.
+  /// device's context is gone. Called on executors too, so it must not wait for the device.
   [[nodiscard]] virtual device_allocation find(std::span<const std::byte> memory) = 0;
 
   /// A queue for copies to and from the device. Throws weft::error.
@@ -90,8 +90,8 @@ class memory_device : public std::enable_shared_from_this<memory_device> {
   /// Wraps a queue of the program's own, given by its native handle (a CUstream; null is the context's default stream).
   /// The program keeps the queue: the returned object does not destroy it, copy() is not called, synchronize() and the
   /// destructor do not wait, and the destructor does not use the queue, which may be gone. notify() must not need
-  /// `event` to stay open. On executors too: it must not wait for the device. Throws weft::error; errc::wrong_device
-  /// for a queue of another device or context.
+  /// `event` to stay open. Called on executors too, so it must not wait for the device. Throws weft::error;
+  /// errc::wrong_device for a queue of another device or context.
   [[nodiscard]] virtual std::unique_ptr<copy_stream> borrow_stream(void* native) = 0;
 
   /// Allocates memory of the device. Throws weft::error: errc::no_memory if there is not enough.
@@ -109,7 +109,8 @@ class memory_device : public std::enable_shared_from_this<memory_device> {
 
   /// Makes writes of an RDMA device visible to kernels that are running already. Call it after a flush, or a message
   /// behind the writes, has completed. Kernels launched later see these writes anyway; what weft has copied is visible
-  /// to all kernels. Throws errc::not_supported if the device cannot do this. See cuFlushGPUDirectRDMAWrites.
+  /// to all kernels. Throws weft::error, errc::not_supported if the device cannot do this. See
+  /// cuFlushGPUDirectRDMAWrites.
   virtual void make_writes_visible() = 0;
 
   /// Lets another process of this machine open the allocation around `memory`. Throws errc::not_supported for memory

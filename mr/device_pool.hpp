@@ -23,7 +23,7 @@ class device_pool_core;
 
 /// How to make a pool of device memory.
 struct device_pool_options {
-  std::size_t block_bytes = 0;        ///< of each block
+  std::size_t block_bytes = 0;        ///< the size of each block
   std::uint32_t blocks = 0;           ///< how many there are
   mr::usage usage = mr::usage::none;  ///< of all blocks: registration_options::usage
   bool direct = false;                ///< registration_options::direct

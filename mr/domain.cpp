@@ -61,7 +61,7 @@ void domain::prepare(detail::region_state& target, const registration_options& o
   target.windows.open = !options.disabled;
 }
 
-// Peers map the whole file, so the region has to be all of it.
+// Peers map the whole file, so the region has to be all of it. Only that it begins with the file is checked.
 void domain::check_direct(const detail::region_state& target, const registration_options& options) const {
   const auto refuse = [&](const char* why) {
     throw error(errc::invalid_argument, fmt::format("register {} bytes on {}: {}", target.size(), name(), why));

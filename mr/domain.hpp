@@ -35,7 +35,8 @@ class domain : public registrar, public std::enable_shared_from_this<domain> {
 
   /// Registers several ranges as one region: all of them or none. Peers see the ranges one behind the other, from the
   /// address of the first range or from the iova on. At most capabilities().max_ranges, each of at least one byte;
-  /// ranges that adjoin count as one. `ranges` is needed until the call returns. See fi_mr_regv(3).
+  /// ranges that adjoin count as one. `ranges` is needed until the call returns, and the call itself throws if the
+  /// ranges cannot be one region. See fi_mr_regv(3).
   task<region> register_memory(std::span<const std::span<std::byte>> ranges, registration_options options);
 
   /// Registers memory that the region then owns; a worker destroys the owner after deregistration. `owner` is taken in
@@ -47,13 +48,13 @@ class domain : public registrar, public std::enable_shared_from_this<domain> {
     return register_state(own(std::forward<Owner>(owner)), options);
   }
 
-  /// The state behind a region of this memory, for registrations that register_memory() does not carry out, such as
-  /// those of mr/porting. prepare() makes it ready for region_state::register_now().
+  /// Makes the state behind a region of this memory, for registrations that register_memory() does not carry out, such
+  /// as those of mr/porting. prepare() makes the state ready for region_state::register_now().
   [[nodiscard]] std::unique_ptr<detail::region_state> borrow(std::span<std::byte> memory);
-  /// The state behind a region of several ranges. Throws if they cannot be one region.
+  /// Makes the state behind a region of several ranges. Throws if they cannot be one region.
   [[nodiscard]] std::unique_ptr<detail::region_state> borrow(std::span<const std::span<std::byte>> ranges,
                                                              const registration_options& options);
-  /// The state behind a region that owns its memory.
+  /// Makes the state behind a region that owns its memory.
   template <memory_owner Owner>
   [[nodiscard]] std::unique_ptr<detail::region_state> own(Owner&& owner)
     requires(!std::is_reference_v<Owner>)

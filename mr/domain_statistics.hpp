@@ -12,7 +12,7 @@ namespace weft::mr {
 struct domain_statistics {
   std::uint64_t regions = 0;        ///< registered now
   std::uint64_t registrations = 0;  ///< made so far
-  std::uint64_t bytes = 0;          ///< of all registrations made so far
+  std::uint64_t bytes = 0;          ///< of all registrations made so far; everything() counts as 0
   std::uint64_t failures = 0;       ///< registrations that failed after their options had been checked
 };
 

@@ -8,9 +8,9 @@
 namespace weft::mr {
 
 /// All memory of the process, as it is now and will be, to be registered as one region whose slices lie anywhere:
-/// region::slice(bytes). It is for operations of this side alone, with no other options than the usage and
-/// relaxed_ordering: peers get no key to it. errc::not_supported where domain_capabilities::everything is false: there,
-/// use a mr::cache, which registers what is used.
+/// region::slice(bytes). It is for operations of this side alone, with relaxed_ordering as its only option: a usage for
+/// peers or windows is errc::invalid_argument. errc::not_supported where domain_capabilities::everything is false:
+/// there, use a mr::cache, which registers what is used.
 ///
 /// A send, write or read of such a slice that is stopped under way ends its connection, and returns once the transport
 /// has let go of the memory, as with a slice of any region. The program answers for the memory that an operation uses,

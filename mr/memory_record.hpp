@@ -22,8 +22,8 @@ class region_state;
 /// The identity of registered memory: a region, a lease or an arena. Slices, buffers and the requests that a transport
 /// gets refer to it.
 ///
-/// It does not move while the memory is registered, and changes only while no slice of it is in use. Only the fabric
-/// that made a registration looks into it.
+/// It does not move while the memory is registered, and changes only while no slice of it is in use. Each registration
+/// is opaque to all but the fabric that made it, except for its remote key and address.
 struct memory_record {
   memory_device* device = nullptr;           ///< whose memory it is; null: host memory
   mr::usage usage = mr::usage::none;         ///< what operations may do with it

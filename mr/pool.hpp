@@ -65,12 +65,13 @@ class [[nodiscard("co_await it")]] allocate_operation {
 /// Buffers of registered memory: arenas are registered once and carved into buffers of many sizes.
 ///
 /// Thread-safe; tasks of any executor may await its operations. Each executor keeps free buffers at hand, up to an
-/// eighth of a budget, from which it allocates without a lock; it gives them back when an allocation waits and no arena
-/// is being made. Workers make and free arenas; one idle arena per budget is kept.
+/// eighth of each budget, from which it allocates without a lock. It gives them back when an allocation waits and no
+/// arena is being made, and when the pool gives up an idle arena. Workers make and free arenas; one idle arena per
+/// budget is kept.
 class pool {
  public:
-  /// Maps nothing yet. errc::invalid_argument if receive_fraction is not between 0 and 1, or if arena_bytes or
-  /// max_bytes, as lowered by the locked-memory limit, is less than 16 KiB.
+  /// Maps nothing yet. `home` must not be null. errc::invalid_argument if receive_fraction is not between 0 and 1, or
+  /// if arena_bytes or max_bytes, as lowered by the locked-memory limit, is less than 16 KiB.
   explicit pool(std::shared_ptr<domain> home, pool_options options = {});
   pool(const pool&) = delete;
   pool& operator=(const pool&) = delete;
@@ -87,8 +88,8 @@ class pool {
   /// returns to the pool.
   ///
   /// Nothing ends the wait of tasks that hold all the buffers themselves. So a wait of 3 s is reported
-  /// (report_kind::warning). The report says how much is in use, and, in a build with assertions, where it was
-  /// allocated. Further waits are reported only after a time without any waiting task.
+  /// (report_kind::warning). The report says how much is in use, and, in a build with assertions or the address
+  /// sanitizer, where it was allocated. A budget's next wait is reported only after a time in which no task waited.
   allocate_operation allocate(std::size_t bytes, budget which = budget::send,
                               std::source_location where = std::source_location::current()) noexcept {
     return {*this, bytes, which, where};

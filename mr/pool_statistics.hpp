@@ -13,13 +13,14 @@
 namespace weft::mr {
 
 /// The state of one budget of a pool. The sizes of buffers are those of their blocks: at least 256 bytes, and up to a
-/// quarter more than was requested.
+/// quarter more than was requested. Executors change what they keep at hand without a lock, so in_use_bytes and
+/// cached_bytes are approximate while executors run.
 struct budget_statistics {
-  std::size_t max_bytes = 0;      ///< of all its arenas
-  std::size_t arenas = 0;         ///< how many
-  std::size_t arena_bytes = 0;    ///< in arenas: mapped and registered
-  std::size_t pending_bytes = 0;  ///< of arena_bytes: in arenas that are being made or freed
-  std::size_t in_use_bytes = 0;   ///< in buffers, or pinned by operations
+  std::size_t max_bytes = 0;      ///< the limit for all its arenas
+  std::size_t arenas = 0;         ///< the number of arenas, without those that are being made or freed
+  std::size_t arena_bytes = 0;    ///< in arenas, including those that are being made or freed
+  std::size_t pending_bytes = 0;  ///< the part of arena_bytes in arenas that are being made or freed
+  std::size_t in_use_bytes = 0;   ///< in buffers, pinned by operations, or gathered by pool::allocate_all()
   std::size_t cached_bytes = 0;   ///< kept at hand by executors
   std::size_t waiting = 0;        ///< allocations that wait
 };

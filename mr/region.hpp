@@ -20,8 +20,9 @@ namespace weft::mr {
 /// A region that owns its memory keeps it until deregistration has returned. If such a region is destroyed on an
 /// executor, a worker deregisters it and frees the memory. End a region that borrows its memory with release(): its
 /// destructor deregisters on the calling thread, and waits for windows that are being revoked, so that nobody touches
-/// the memory once it returns. If an operation or a window still uses such a region, its destructor ends the program. A
-/// region that was moved from is empty: it has no bytes.
+/// the memory once it returns. If an operation or a window still uses such a region, or reregister(),
+/// porting::refresh() or porting::enable() still runs, its destructor ends the program. A region that was moved from is
+/// empty: it has no bytes.
 ///
 /// Any number of threads may call its const members at the same time, and use its slices on connections of different
 /// executors. Only one thread at a time may move, change, release or destroy it, and no other thread may be in one of
@@ -50,7 +51,7 @@ class region {
   [[nodiscard]] std::span<std::byte> bytes() const noexcept {
     return state_ != nullptr ? state_->bytes : std::span<std::byte>();
   }
-  /// What operations may do with the memory; usage::none for an empty region.
+  /// What local operations and peers may do with the memory; usage::none for an empty region.
   [[nodiscard]] mr::usage usage() const noexcept { return state_ != nullptr ? state_->options.usage : mr::usage::none; }
 
   /// A view of `length` bytes from `offset` on, for local operations. Throws errc::out_of_range beyond the region, and
@@ -78,7 +79,8 @@ class region {
   /// writes; and for usage::flush_persistent, before or after. A stop does not interrupt it; until it has ended,
   /// slice() and remote() throw errc::busy. From an executor.
   task<> reregister(registration_options options);
-  /// Registers other memory in a region that borrows: errc::invalid_argument if the region owns its memory.
+  /// Registers other memory in a region that borrows its memory. errc::invalid_argument for other memory in a region
+  /// that owns its memory; otherwise as the other overload.
   task<> reregister(std::span<std::byte> memory, registration_options options);
 
   /// Deregisters on a worker, then frees memory that the region owns. A stop does not interrupt it.

@@ -36,8 +36,8 @@ void registrar::reregister_now(std::optional<registration>& item, detail::region
 
 void registrar::refresh_now(registration& item, detail::region_state& target) { do_refresh(item, target); }
 
-// errc::not_supported of do_register() means that the driver gives the fabric no access to this memory: it is out of
-// reach then, as it is for a fabric without domain_capabilities::device_memory.
+// errc::not_supported of do_register() means that the driver gives the fabric no access to this memory: the memory is
+// then out of reach, as it is for a fabric without domain_capabilities::device_memory.
 registration registrar::register_of_device(std::span<std::byte> memory, const registration_options& options) {
   if (!capabilities_.device_memory) return {};
   registration_options its = options;
@@ -171,7 +171,7 @@ void registrar::deregister_now(memory_record& target) noexcept {
 }
 
 domain_statistics registrar::statistics() const noexcept {
-  const std::uint64_t ended = ended_.load(std::memory_order_acquire);  // first, because regions are counted here last
+  const std::uint64_t ended = ended_.load(std::memory_order_acquire);  // loaded first: a region's end is counted last
   domain_statistics all;
   all.registrations = registrations_.load(std::memory_order_relaxed);
   all.regions = all.registrations - std::min(ended, all.registrations);
@@ -288,8 +288,8 @@ void registrar::check_device(const registration_options& options) const {
   exclude(overlaps(options.usage, usage::atomic_dst), "usage atomic_dst");
 }
 
-// With on_demand the owner flushes. It cannot make pinned pages persistent, because a device's writes do not make them
-// dirty.
+// With on_demand the owner flushes. The owner cannot make pinned pages persistent, because a device's writes do not
+// make them dirty.
 bool registrar::is_flushed_by_device(const registration_options& options) const noexcept {
   return capabilities_.device_flush && !options.on_demand && overlaps(options.usage, usage::flush_persistent);
 }

@@ -56,7 +56,9 @@ class registrar {
   void reregister_now(std::optional<registration>& item, detail::region_state& target, std::span<std::byte> memory,
                       const registration_options& options);
 
-  /// Registers on the calling thread, which may block: for workers. The errors of domain::register_memory().
+  /// Registers on the calling thread, which may block: for workers. The result is empty for device memory that the
+  /// fabric does not reach. The errors of domain::register_memory(), and errc::not_supported for
+  /// usage::flush_persistent, which needs a record.
   [[nodiscard]] registration register_now(std::span<std::byte> memory, const registration_options& options);
   /// Registers the ranges of a record with every fabric of the device; device memory with those that reach it. Blocks
   /// and throws in the same way.
@@ -82,8 +84,8 @@ class registrar {
   virtual void be_fabric(std::size_t place) noexcept { fabric_ = place; }
 
   /// Maps memory for a pool's arena: anonymous by default. A domain that shares arenas with other processes overrides
-  /// this function by mapping::in_memory_file(), and memory_record::file then has the descriptor. Blocks: for workers.
-  /// Throws errc::no_memory, or the system's error.
+  /// this function with mapping::in_memory_file(), and memory_record::file then has the descriptor. Blocks: for
+  /// workers. Throws errc::no_memory, or the system's error.
   [[nodiscard]] virtual mapping provide(std::size_t bytes, bool huge_pages, int node, weft::system_calls& calls);
 
   /// Shares a registered record with peers of this machine: registration_options::direct. Throws weft::error.
@@ -101,8 +103,8 @@ class registrar {
   registrar(std::string name, const domain_capabilities& capabilities)
       : name_(std::move(name)), capabilities_(capabilities) {}
 
-  /// Registers memory. Called on any thread, several at a time; on an executor's thread only if no worker can be
-  /// started. The options have been checked against capabilities(). Throws weft::error.
+  /// Registers memory. Called on any thread, and on several threads at the same time; on an executor's thread only if
+  /// no worker can be started. The options have been checked against capabilities(). Throws weft::error.
   virtual registration do_register(std::span<std::byte> memory, const registration_options& options) = 0;
   /// Deregisters memory. Called on any thread. When it returns, neither the transport nor a peer touches the memory;
   /// for the exception of registration_options::direct, see docs/shm.md.
@@ -114,7 +116,7 @@ class registrar {
   /// Undoes do_register_all(). Called as do_deregister() is.
   virtual void do_deregister_all(memory_record& target) noexcept;
   /// Lets peers of this machine map the file of `target` until `target` is deregistered. Called after
-  /// do_register_all(), on the same terms. Throws weft::error. Does nothing by default, for transports without such
+  /// do_register_all(), on the same threads. Throws weft::error. Does nothing by default, for transports without such
   /// peers.
   virtual void do_share(memory_record& target);
   /// Whether every fabric reaches `target`, the registered memory of a device.
@@ -123,14 +125,16 @@ class registrar {
   }
   /// Carries out describe(); this default implementation has one fabric.
   virtual remote_region do_describe(const memory_record& target, std::uint64_t size, mr::usage open) const;
-  /// Registers several ranges, at most domain_capabilities::max_ranges, as one. Called as do_register() is.
+  /// Registers several ranges, at most domain_capabilities::max_ranges, as one. Called as do_register() is. By default
+  /// throws errc::not_supported.
   virtual registration do_register_ranges(std::span<const std::span<std::byte>> ranges,
                                           const registration_options& options);
   /// Counts peers' writes on every fabric that sees them; this default implementation has one fabric. Called on any
   /// thread.
   virtual void do_count_all(memory_record& target, detail::write_counter_core& counter);
   /// Counts peers' writes to `item` with `counter`, which lives until `item` is deregistered. Called on any thread,
-  /// only if domain_capabilities::gates is true, and before peers have access or know the key.
+  /// only if domain_capabilities::gates is true, and while peers cannot use the key: they have no access yet, or do not
+  /// know the key yet.
   virtual void do_count_writes(const registration& item, detail::write_counter_core& counter);
   /// Gives peers access to `item`. Called on any thread, only if domain_capabilities::gates is true.
   virtual void do_enable(const registration& item);
@@ -139,11 +143,11 @@ class registrar {
   [[nodiscard]] registration register_as(const memory_record& target, const registration_options& options);
 
   /// Refreshes the pages of `item`, which no local operation uses. The implementation of class domain registers the
-  /// memory again. Called on any thread except an executor's. Throws weft::error, and leaves `item` as it was then.
+  /// memory again. Called on any thread except an executor's. If it throws weft::error, `item` must be as it was.
   virtual void do_refresh(registration& item, detail::region_state& target) = 0;
   /// Replaces `item`, the registration of `target`, which no operation uses. The implementation of class domain makes
   /// the new registration before it ends the old one. Called on any thread except an executor's, with options that have
-  /// been checked. Throws weft::error, and leaves `item` as it was then, or empty if the old registration was lost.
+  /// been checked. If it throws weft::error, `item` must be as it was, or empty if the old registration was lost.
   virtual void do_reregister(std::optional<registration>& item, detail::region_state& target,
                              std::span<std::byte> memory, const registration_options& options) = 0;
 

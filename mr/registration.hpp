@@ -32,7 +32,8 @@ enum class memory_kind : std::uint8_t {
 };
 
 /// How memory is registered. An option that the transport lacks is refused before anything happens, with
-/// errc::not_supported and the option's name.
+/// errc::not_supported and the option's name. But promises and permissions (huge_pages, relaxed_ordering, direct) are
+/// ignored.
 struct registration_options {
   mr::usage usage = mr::usage::none;  ///< what local operations and peers may do with the memory
   /// The device that owns the range, whose addresses are the device's; the processor never touches the memory
@@ -80,8 +81,9 @@ struct registration_options {
   /// docs/device-memory.md.
   bool direct = false;
 
-  /// Where a device pins, a registration of 4 MiB or more counts here the bytes that are ready for pinning. The counter
-  /// must live as long as the region, because porting::enable() and porting::refresh() count here too.
+  /// Counts the bytes that workers have populated for pinning, or have tried to. Only where a device pins, for 4 MiB or
+  /// more, and not with `device`, on_demand or dmabuf. The counter must live as long as the region, because
+  /// porting::enable() and porting::refresh() count here too.
   std::atomic<std::size_t>* progress = nullptr;
   weft::system_calls* system_calls = nullptr;  ///< replaced in tests; null: the kernel's
 };
@@ -116,7 +118,8 @@ struct registration {
   std::uint64_t local_key = 0;   ///< for local operations; 0 where the fabric needs none
   std::uint64_t remote_key = 0;  ///< for peers; 0: they have no access
   std::uint64_t address = 0;     ///< of the first byte, as peers use it
-  void* handle = nullptr;        ///< the transport's own
+  /// The transport's own. If it is null, and the fabric pins or the memory is a device's, there is no registration.
+  void* handle = nullptr;
 };
 
 }  // namespace weft::mr

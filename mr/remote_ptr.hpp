@@ -69,7 +69,7 @@ class remote_span {
   friend bool operator==(const remote_span&, const remote_span&) = default;
 
  private:
-  // The numbers may be a peer's: their products must not wrap.
+  // `offset` and `count` may come from a peer, so their products with the element's size must not wrap.
   [[nodiscard]] remote_slice part(std::uint64_t offset, std::uint64_t count) const {
     if (offset > size() || count > size() - offset) {
       throw error(errc::out_of_range, "take elements beyond the end of a remote_span");

@@ -14,15 +14,16 @@ namespace weft::mr {
 /// How one fabric of the owner's device names memory.
 struct remote_place {
   std::uint8_t fabric = 0;    ///< the fabric's number in the owner's device, or place_behind_owner
-  std::uint64_t address = 0;  ///< of the first byte, as peers use it: the virtual address, the iova, or 0
+  std::uint64_t address = 0;  ///< of the first byte, as peers use it: a virtual address, an iova, or an offset
   std::uint64_t key = 0;      ///< the rkey that a peer's requests carry
 
   friend constexpr bool operator==(const remote_place&, const remote_place&) noexcept = default;
 };
 
 /// A range of a peer's registered memory, with one place for each way to it: for each fabric that it is registered
-/// with, and place_behind_owner. There are one to max_fabrics places. A connection uses the place of its own fabric, or
-/// goes through the owner. A value: it owns nothing, and the peer may revoke the keys at any time.
+/// with, and place_behind_owner if peers need the owner for it. There are one to max_fabrics places. A connection uses
+/// the place of its own fabric, or goes through the owner. A value: it owns nothing, and the peer may revoke the keys
+/// at any time.
 class remote_slice {
  public:
   /// Memory that is registered with its owner's first or only fabric. Throws errc::out_of_range if the addresses wrap
@@ -55,7 +56,7 @@ class remote_slice {
   /// Sets counter(), on the owner's side.
   void count_by(std::uint32_t number) noexcept { counter_ = number; }
 
-  /// Whether the peer has opened it for all of `purpose`.
+  /// Whether the peer has opened the memory for all of `purpose`.
   [[nodiscard]] bool allows(mr::usage purpose) const noexcept { return includes(usage_, purpose); }
   /// Throws errc::access_denied, naming `operation`, unless allows(purpose).
   void require(mr::usage purpose, const char* operation) const;
@@ -77,11 +78,11 @@ class packed_remote_region;
 
 /// The descriptor of a region, or of an exposed part of one, which the owner sends to a peer.
 ///
-/// The wire form is little-endian: version (1 byte, 2), number of places (1), usage (2), length (8); then, only if the
-/// highest bit of the usage is set, remote_slice::counter() (4); then each place: fabric (1), bytes of the key (1),
-/// address (8), key. A key has 4 bytes, or 8 if it does not fit in 4; any other length is malformed. Fabrics are in
-/// ascending order, so that each region has one form. With one place and no counter it takes 26 or 30 bytes, which fit
-/// a trailer or an inline send; with the most places, a counter and keys of 8 bytes, it takes max_packed_bytes.
+/// The wire form is little-endian: version (1 byte, with the value 2), number of places (1), usage (2), length (8);
+/// then, only if the highest bit of the usage is set, remote_slice::counter() (4); then each place: fabric (1), bytes
+/// of the key (1), address (8), key. A key has 4 bytes, or 8 if it does not fit in 4; any other length is malformed.
+/// Fabrics are in ascending order, so that each region has one form. With one place and no counter the form takes 26 or
+/// 30 bytes, which fit an inline send; with the most places, a counter and keys of 8 bytes, it takes max_packed_bytes.
 class remote_region : public remote_slice {
  public:
   /// The largest size of a wire form.

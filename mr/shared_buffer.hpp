@@ -12,13 +12,13 @@ namespace weft::mr {
 /// A buffer that is no longer written and has many holders: one payload for many peers, say. The memory returns to the
 /// pool when the last copy has been destroyed and the last operation on it has ended.
 ///
-/// Each copy pins the buffer. One thread at a time uses a copy, and different threads may use different copies at the
-/// same time. Atomics count the copies, and the last copy returns the buffer on the thread that destroys it.
+/// Each copy pins the buffer. Only one thread at a time may use a copy, but different threads may use different copies
+/// at the same time. The last copy or operation to let go of the buffer returns it to the pool, on its own thread.
 class shared_buffer {
  public:
   shared_buffer() noexcept = default;
-  /// Takes the buffer, even if it throws: errc::buffer_in_use while an operation writes the buffer,
-  /// errc::invalid_argument if it was moved from.
+  /// Takes the buffer, even if the constructor throws: errc::buffer_in_use while an operation writes the buffer,
+  /// errc::invalid_argument if the buffer is empty.
   explicit shared_buffer(buffer&& memory) {
     const buffer taken(std::move(memory));
     pin_ = pin::share(taken).value();

@@ -43,8 +43,8 @@ struct single_byte {
   using type = std::uint8_t;
 };
 
-// Each unit is stored before the next is loaded. If several units were loaded first, GCC 12 would gather them in
-// vectors, which takes four times as long.
+// Each move() stores its unit before the next unit is loaded. If several units were loaded first, GCC 12 would gather
+// them in vectors, which takes four times as long.
 struct loading {
   template <class Unit>
   static void move(const std::byte* shared, std::byte* into) noexcept {
@@ -120,7 +120,8 @@ constexpr std::size_t wide_unit_bytes = 16;
 constexpr std::size_t wide_units_bytes = 4 * wide_unit_bytes;
 const bool has_wide_units = __builtin_cpu_supports("avx");
 
-// Moves as many wide units as fit, from an aligned word on, and returns the number of bytes moved.
+// Moves wide units, in groups of four, as many as fit. `shared` points to an aligned word, which is moved alone if no
+// wide unit begins there. Returns the number of bytes moved: 0 without AVX, or if no group fits.
 template <class Direction, class Shared, class Own>
 std::size_t move_wide_units(Shared* shared, Own* own, std::size_t bytes) noexcept {
   const std::size_t before = reinterpret_cast<std::uintptr_t>(shared) % wide_unit_bytes;  // 0, or the size of a word

@@ -35,11 +35,11 @@
 
 namespace weft::mr {
 
-/// The word of eight bytes at `index`, counted in words, of shared memory. errc::out_of_range beyond the memory's end,
-/// errc::misaligned if the word's address is not a multiple of eight.
+/// The word of eight bytes at `index`, counted in words, of shared memory. Throws errc::out_of_range beyond the
+/// memory's end, errc::misaligned if the word's address is not a multiple of eight.
 [[nodiscard]] std::uint64_t& shared_word(std::span<std::byte> memory, std::size_t index);
 
-/// Loads the word, and sees what was stored before the value that it finds.
+/// Loads the word. The caller then sees what was stored before the value that it finds.
 [[nodiscard]] inline std::uint64_t load_shared(const std::uint64_t& word) noexcept {
   // atomic_ref takes no const object before C++26.
   return std::atomic_ref(const_cast<std::uint64_t&>(word)).load(std::memory_order_acquire);
@@ -50,8 +50,8 @@ inline void store_shared(std::uint64_t& word, std::uint64_t value) noexcept {
   std::atomic_ref(word).store(value, std::memory_order_release);
 }
 
-/// Copies shared memory into memory that is the caller's alone. The two have the same size and do not overlap; neither
-/// needs to be aligned. The aligned units of `shared` are whole, and in no order: see above.
+/// Copies shared memory into memory that is the caller's alone. The two must have the same size and must not overlap;
+/// neither needs to be aligned. The aligned units of `shared` are whole, and in no order: see above.
 void load_shared(std::span<const std::byte> shared, std::span<std::byte> into) noexcept;
 
 /// Copies memory that nobody changes meanwhile into shared memory, in the same way.

@@ -14,7 +14,7 @@ namespace weft::mr {
 class slice {
  public:
   slice() noexcept = default;
-  /// A part of the memory of `record`. With a null record the memory is not registered, and no operation takes the
+  /// A part of the memory of `record`. With a null record the memory is not registered, and operations refuse the
   /// slice.
   slice(std::span<std::byte> memory, const memory_record* record) noexcept
       : data_(memory.data()), size_(memory.size()), record_(record) {}

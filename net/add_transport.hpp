@@ -11,7 +11,8 @@ namespace weft::net {
 class transport;
 
 /// Opens a device of a transport. `name` is what follows the colon in the name of the device; empty if there is none.
-/// Called by device::open(), on any thread. Throws weft::error.
+/// Called by device::open(), on any thread. Throws weft::error; for a null result device::open() throws
+/// errc::invalid_argument.
 using transport_opener = std::function<std::unique_ptr<transport>(std::string_view name)>;
 
 /// Adds a transport from outside this library, for as long as the process lives. device::open() then opens it as "NAME"

@@ -41,7 +41,7 @@ namespace detail {
   return loop->shared_from_this();
 }
 
-/// Replaces the failure's code by Asio's, if Asio has one for it.
+/// Replaces errc::closed and errc::peer_vanished by Asio's codes; leaves any other failure as it is.
 [[nodiscard]] inline error with_asio_code(const error& why) {
   if (why.code() == errc::closed) return why.with_code(weft::detail::as_std_code(asio::error::operation_aborted));
   if (why.code() == errc::peer_vanished) return why.with_code(weft::detail::as_std_code(asio::error::connection_reset));

@@ -20,8 +20,8 @@ class [[nodiscard("co_await it")]] batch_operation final : public weft::detail::
   batch_operation& operator=(batch_operation&&) = delete;
   ~batch_operation();
 
-  /// Throws weft::error: why the batch was refused, that of the first member, in posting order, that failed, or
-  /// errc::canceled if the batch was stopped before it began.
+  /// Throws weft::error: the reason why the batch was refused, the error of the first member in posting order that
+  /// failed, or errc::canceled if the batch was stopped before it began.
   void await_resume();
   [[nodiscard]] std::string describe() const override;
 

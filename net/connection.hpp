@@ -46,18 +46,20 @@ struct connection_state;
 /// buffer, a slice, or a list of slices.
 ///
 /// An operation that is stopped after it was posted may still take effect at the peer: error::posted() says so. An
-/// error of the connection itself ends all operations on it: the peer died, broke the protocol, or refused an access
-/// (but over rails, a refused access to memory that was taken back fails alone). A connection that was moved from has
-/// no peer: operations and tasks, also those of its prepare(), throw errc::closed when they are awaited; other calls
+/// error of the connection itself ends all operations on it: the peer died, broke the protocol, or refused an access.
+/// A refused access fails alone in two cases: over rails, if the memory was taken back; and if the peer's process
+/// carries the access out, as for device memory and persistent flushes. A connection that was moved from has no peer:
+/// operations and tasks, also those of its prepare(), throw errc::closed when they are awaited; other calls
 /// throw it at once, except the noexcept ones: is_open() is false, abort() does nothing, and the rest yield nothing.
 class connection {
  public:
   connection(connection&&) noexcept = default;
   connection& operator=(connection&& other) noexcept;
   /// Begins an orderly close, or aborts the connection if an exception destroys it. Either goes on in the background,
-  /// and executor::run() returns only after it (docs/guide/ownership.md). A connection that is destroyed on another
-  /// thread is handed to its executor, which ends it in its next turn, or at the latest when the executor is
-  /// destroyed, on the thread that ran it.
+  /// and executor::run() returns only after it (docs/guide/ownership.md). On the executor's thread between two runs,
+  /// the destructor itself runs the executor until the connection has ended. A connection that is destroyed elsewhere
+  /// is handed to its executor, which ends it in its next turn, or at the latest when the executor is destroyed, on the
+  /// thread that ran it.
   ~connection();
 
   // Messages.
@@ -80,44 +82,48 @@ class connection {
   /// room among those in flight. If true, the connection keeps the memory until the transport no longer uses it
   /// (buffer::in_use()), and the message is lost only if the connection ends. Throws what send() throws for a refused
   /// message; errc::invalid_argument for memory other than buffers, errc::not_supported for a buffer of device memory
-  /// that the fabric does not reach. A loop must call yield() between sends: until then nothing completes, and over
-  /// iWARP nothing is sent.
+  /// that the fabric does not reach. If it throws, a buffer&& is consumed. A loop must call yield() between sends:
+  /// until then no message in flight completes, and over iWARP nothing is sent.
   [[nodiscard]] bool try_send(const payload& what, const send_options& how = {});
 
   /// Waits for the peer's next message. The result is empty after the peer's orderly close; if the connection has ended
-  /// otherwise, the reason is thrown, such as errc::peer_vanished. Messages that came before are yielded first. Over
-  /// iWARP a peer that is not weft may end its direction alone (a FIN, RFC 5041 section 6.2.1): the result is empty
-  /// then, reads and atomic operations are errc::peer_closed, and sends and writes go on until close(). Stopping loses
-  /// nothing: the message goes to the next recv(). A message that has arrived is received without suspending the task,
-  /// unless other tasks are due first. See rdma_post_recv(3), RFC 5041 section 5.3.
+  /// otherwise, the reason is thrown, such as errc::peer_vanished. Messages that came before are yielded first, unless
+  /// this end has closed the connection. Over iWARP a peer that is not weft may end its direction alone (a FIN, RFC
+  /// 5041 section 6.2.1): the result is empty then, reads, flushes and atomic operations are errc::peer_closed, and
+  /// sends and writes go on until close(). Stopping loses nothing: the message goes to the next recv(). A message that
+  /// has arrived is received without suspending the task, unless other tasks are due first. See rdma_post_recv(3), RFC
+  /// 5041 section 5.3.
   recv_operation recv();
   /// Like recv(), for protocols that expect a message: errc::peer_closed where recv() yields an empty result.
   recv_or_throw_operation recv_or_throw();
 
   /// Takes the next message, if it has arrived and no task waits for one; otherwise the result is empty. Over shared
-  /// memory it also looks for new arrivals; over other fabrics, messages arrive only between turns of the task. When no
-  /// more can come, it throws what recv_or_throw() throws.
+  /// memory it also looks for new arrivals; over other fabrics, messages arrive only while the task is suspended, so a
+  /// loop must call yield(). When no more messages can come, it throws what recv_or_throw() throws.
   [[nodiscard]] std::optional<message> try_recv();
 
   /// Receives the next message into memory of the program's, which is registered for mr::usage::recv: a buffer, a
   /// slice, or a list of slices, filled in order. Over shared memory and iWARP a small message is copied there from
   /// where it has arrived; any other message is copied from a receive of the connection's. A message that does not fit
-  /// is errc::message_too_large, and waits for the next receive. Until the operation has ended, a buffer is in use, and
-  /// the region behind a slice stays registered. Stopping loses nothing, and does not wait. Memory of a device is
+  /// is errc::message_too_large; if a file behind the memory has become shorter, the error is errc::invalid_argument.
+  /// Either way the message waits for the next receive. Until the operation has ended, a buffer is in use, and the
+  /// region behind a slice stays registered. Stopping loses nothing, and does not wait. Memory of a device is
   /// errc::not_supported. Otherwise like recv(). See rdma_post_recv(3), FI_RECV of fi_mr(3).
   recv_into_operation recv_into(const sink& memory);
 
   // One-sided operations. The remote slice's bounds and usage are checked before anything is posted.
 
-  /// Writes local memory to `target`, which is of the same size. Completes when the local memory may be reused, which
-  /// does not mean that the bytes are at the peer. They are there once a later flush() has completed, or once the peer
-  /// has received a later message, or this write's own immediate data. The bounds and the usage of `target` are checked
-  /// before anything is posted. See rdma_post_write(3), RFC 5040 section 5.1, RFC 7306 section 6.
+  /// Writes local memory to `target`, which must have the same size (else errc::invalid_argument). Completes when the
+  /// local memory may be reused, which does not mean that the bytes are at the peer. They are there once a later
+  /// flush() has completed, or once the peer has received a later message, or this write's own immediate data. The
+  /// bounds and the usage of `target` are checked before anything is posted. See rdma_post_write(3), RFC 5040
+  /// section 5.1, RFC 7306 section 6.
   transfer write(const payload& source, const mr::remote_slice& target, const write_options& how = {});
 
-  /// Reads `source` into local memory of the same size. The read may also see the effect of operations that were posted
-  /// after it and before it has completed, because an RDMA device reads again what was lost on the way. The bounds and
-  /// the usage of `source` are checked before anything is posted. See rdma_post_read(3), RFC 5040 section 5.2.
+  /// Reads `source` into local memory, which must have the same size (else errc::invalid_argument). The read may also
+  /// see the effect of operations that were posted after it and before it has completed, because an RDMA device reads
+  /// again what was lost on the way. The bounds and the usage of `source` are checked before anything is posted. See
+  /// rdma_post_read(3), RFC 5040 section 5.2.
   transfer read(const sink& target, const mr::remote_slice& source);
 
   /// Prepares many small reads and writes of `where`, whose place is then looked up only once: see prepared_memory.
@@ -180,16 +186,21 @@ class connection {
   list_operation read(const block_list& blocks);
 
   /// Lets the peer, and nobody else (unless verbs_options::allow_shared_windows is set), use a pool buffer for any of
-  /// mr::usage::write_dst, read_src, atomic_dst and flush_visibility, until the exposure is revoked, its deadline comes
-  /// (expose_options::until), or the connection ends. Send the peer exposure::remote(). errc::timed_out if the deadline
-  /// has passed before the memory is open.
+  /// mr::usage::write_dst, read_src, atomic_dst and flush_visibility, until either end revokes the key, the exposure's
+  /// deadline comes (expose_options::until), or the connection ends. Send the peer exposure::remote(). errc::timed_out
+  /// if the deadline has passed before the memory is open; errc::zero_length for an empty buffer; errc::buffer_in_use
+  /// while an operation uses the buffer; errc::not_supported over a device without memory windows.
   ///
   /// A peer that uses the key after that ends the connection, with all its operations, unless the connection has rails.
   /// So a program that gives up waiting for the peer, at a timeout, should call exposure::retire() instead of dropping
   /// the exposure.
   task<exposure> expose(mr::buffer memory, mr::usage uses, const expose_options& how = {});
 
-  /// Exposes part of a region that is registered for mr::usage::bind_window; errc::access_denied for any other region.
+  /// Exposes part of a region that is registered for mr::usage::bind_window; errc::access_denied for any other memory.
+  /// A disabled region is errc::invalid_argument where mr::domain_capabilities::gates is false. `uses` may include
+  /// mr::usage::flush_persistent beside another usage: docs/persistence.md. Device memory needs
+  /// capabilities().device_memory, and cannot have atomic_dst; a late access to it fails alone. Otherwise like expose()
+  /// of a buffer.
   ///
   /// Over an RDMA device, either call waits behind the messages that were posted before, which wait for the peer to
   /// receive them. If the call is stopped, the device gets another second; after that the connection ends with
@@ -201,16 +212,18 @@ class connection {
   /// Does nothing for a key that is not open. Call it only on the peer's word: a later access by the peer ends the
   /// connection, unless the connection has rails.
   void confirm_retired(std::uint64_t key);
-  /// Confirms that the peer is done with the key of a retired exposure.
+  /// Confirms that the peer is done with the key of a retired exposure. errc::invalid_argument for an exposure that was
+  /// never opened, or was moved from.
   void confirm_retired(const exposure& retired);
 
   // Close and abort.
 
-  /// Completes the operations that have started, announces the close, and waits until both sides are done, or aborts
-  /// the connection after close_timeout. It returns later than that only while the peer is in the middle of a direct
-  /// access to memory that it was lent (docs/shm.md). Waiting receives end with errc::closed; messages that still
-  /// arrive are dropped. It does not wait for reads and writes of the peer in this end's memory, which may be cut off.
-  /// If stopped, it aborts at once and throws errc::canceled.
+  /// Completes the operations that have started, announces the close, and waits until both sides are done. After
+  /// close_timeout it aborts the connection instead, and returns without an error once the transport has released all
+  /// memory: soon, unless the peer is in the middle of a direct access to memory that it was lent (docs/shm.md).
+  /// Waiting receives end with errc::closed; messages that nobody has received are dropped. close() does not wait for
+  /// reads and writes of the peer in this end's memory, which may be cut off. If stopped, it aborts at once, and throws
+  /// errc::canceled once the transport has released all memory.
   task<> close();
   /// Ends the connection now. Operations fail with errc::closed once the transport no longer uses their memory.
   void abort() noexcept;

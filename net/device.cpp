@@ -110,7 +110,7 @@ task<std::unique_ptr<connection_core>> connect_over(std::shared_ptr<device_state
   co_return std::make_unique<connection_core>(std::move(state), std::move(established), std::move(receives), options);
 }
 
-// The fabrics that understand the address, in order.
+// The fabrics that understand the address, in order. Throws errc::invalid_address if there are none.
 std::vector<std::size_t> fabrics_for(const device_state& device, std::string_view address) {
   std::vector<std::size_t> all;
   for (std::size_t fabric = 0; fabric < device.fabrics(); ++fabric) {
@@ -208,7 +208,7 @@ task<std::unique_ptr<link_listener>> listen_over_all(std::shared_ptr<device_stat
     one.emplace_back(candidates[0], co_await state->fabric(candidates[0]).listen(address, options));
     co_return join_listeners(std::move(one), failed_listener::is_reported);
   }
-  std::vector<listening> reserved;  // their ports stay taken, or the kernel would choose them again
+  std::vector<listening> reserved;  // kept, because the kernel would choose their ports again
   for (;;) {
     listening made = co_await listen_where_possible(state, candidates, address, options);
     if (!made.of_taken) co_return join_what_listens(*state, candidates.back(), address, std::move(made));

@@ -116,9 +116,10 @@ class device {
   /// Connects to "HOST:PORT" or "[IPV6]:PORT", trying each address of a name in turn, within the one set_up_timeout:
   /// each address has its share of the time left. If all fail, the error gives the reason for each. The error says
   /// which step failed: errc::timed_out, errc::peer_rejected, errc::invalid_address, errc::protocol_error (no iWARP
-  /// peer there), or the system's error. ENOBUFS if the peer has no receives left or already has its maximum of
-  /// connections, EMFILE if it has no descriptors, and at once errc::invalid_argument for options that no connection
-  /// can have, and errc::no_memory if the pool can never hold the receives of this end. See rdma_connect(3), RFC 6581.
+  /// peer there), or the system's error. ENOBUFS means that the peer has no receives left or already has its maximum of
+  /// connections, EMFILE that it has no descriptors left. Thrown at once: errc::invalid_argument for options that no
+  /// connection can have, errc::no_memory if the pool can never hold the receives of this end. See rdma_connect(3), RFC
+  /// 6581.
   task<connection> connect(std::string address, connection_options options = {});
 
   /// Makes receives that connections of this device and the calling executor can share. Waits for the pool's memory:
@@ -129,9 +130,9 @@ class device {
 
   /// Listens on "HOST:PORT", at the first address of a name that is this machine's; port 0 lets the system choose
   /// (listener::address()). ":PORT" and "[::]:PORT" stand for all of this machine's addresses, "0.0.0.0:PORT" for its
-  /// IPv4 addresses. EADDRINUSE if another program has the port; with several fabrics, only if it has the port of the
-  /// last one, or that of shared memory, because peers of this machine would reach that program. A port taken on
-  /// another fabric is only reported. See rdma_listen(3).
+  /// IPv4 addresses. EADDRINUSE if another program has the port; with several fabrics, only if peers would then reach
+  /// that program: if it has the port over shared memory, or over the last of the other fabrics that can listen. A port
+  /// taken on any further fabric is only reported. See rdma_listen(3).
   task<listener> listen(std::string address, listener_options options = {});
 
  private:

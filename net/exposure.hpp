@@ -55,8 +55,7 @@ static_assert(std::is_trivially_destructible_v<expose_options>);
 /// An exposure may outlive its connection, whose end revokes the key, as does the peer's send_options::invalidate.
 /// While a part of a region is exposed the region stays registered: region::release() is errc::busy, and a destroyed
 /// region that owns its memory is deregistered once its last exposure has ended. An exposure belongs to the
-/// connection's executor. If it is destroyed or retired on another thread, that takes effect a little later, on that
-/// executor.
+/// connection's executor. Destroying or retiring it on another thread takes effect a little later, on that executor.
 class exposure {
  public:
   exposure() noexcept = default;
@@ -81,13 +80,14 @@ class exposure {
   /// Revokes the key, and yields the buffer or releases the region. Afterwards the peer no longer touches the memory,
   /// unless it breaks the rules and had mapped it (mr::registration_options::direct; docs/shm.md), or lies about
   /// operations in flight over a software provider of libfabric (docs/fabric.md). A stop does not interrupt revoke();
-  /// the exposure is empty meanwhile. errc::wrong_thread elsewhere than on the connection's executor.
+  /// the exposure is empty meanwhile, and must outlive the task. errc::wrong_thread elsewhere than on the connection's
+  /// executor.
   task<mr::buffer> revoke();
 
   /// Waits until the peer can no longer touch the memory, and yields the reason: the deadline, the peer, or the end of
   /// the connection. revoke() then yields the buffer at once. The wait ends as well if the program revokes or drops the
-  /// exposure meanwhile, and at once for an empty one. A stop leaves the exposure as it is. errc::wrong_thread
-  /// elsewhere than on the connection's executor.
+  /// exposure meanwhile; for an empty exposure it ends at once. A stop leaves the exposure as it is. errc::wrong_thread
+  /// elsewhere than on the connection's executor. The exposure must exist when the task begins.
   task<exposure_end> ended();
   /// Like ended(), without waiting; exposure_end::open if the loan has not ended, or was retired. On the connection's
   /// executor.
@@ -106,7 +106,7 @@ class exposure {
   exposure(lending* lent, mr::buffer memory, const mr::remote_region& remote) noexcept
       : lending_(lent), buffer_(std::move(memory)), remote_(remote) {}
   void drop() noexcept;
-  /// Moves the buffer into the lending, and leaves this empty.
+  /// Moves the buffer into the lending, and yields the lending; the exposure is empty afterwards.
   [[nodiscard]] lending* take_lending() noexcept;
 
   weft::detail::sole_handle<lending*, "an exposure"> lending_;  // owned; null: nothing to revoke

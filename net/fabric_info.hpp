@@ -54,8 +54,8 @@ struct rdma_device_info {
   bool dmabuf = false;                                ///< registration_options::dmabuf
   exposure_reach exposures = exposure_reach::nobody;  ///< the peers to which connection::expose() opens memory
   std::vector<rdma_port_info> ports{};                ///< in the order of their numbers
-  /// How weft takes the device to differ from others, by name and value; for a report to weft's authors, who may rename
-  /// them in any release.
+  /// How weft takes the device to differ from others: traits by name and value, for a report to weft's authors, who may
+  /// rename traits in any release.
   std::vector<std::pair<std::string, std::string>> traits{};
 };
 

@@ -191,7 +191,7 @@ void list_operation::look_up_blocks(std::size_t first, std::span<run_element> in
   }
 }
 
-// All blocks are in one region, which is pinned until the list ends.
+// The blocks of a block_list are in one region, which stays pinned until the list ends.
 void list_operation::hold(std::size_t count) noexcept {
   if (!is_of_blocks_) {
     for (const list_part& part : parts_.subspan(posted_, count)) mr::region_pin::hold(part.local);

@@ -29,16 +29,17 @@ struct list_part {
 /// An element of a block_list: a block of this end's memory and one of the peer's, by their numbers.
 struct block_pair {
   // Braces, because doxygen takes `local =` for something else and leaves the name out.
-  std::uint32_t local{0};    ///< begins `local` times block_list::local_stride after the first block
-  std::uint32_t remote = 0;  ///< begins `remote` times block_list::remote_stride after the first block
+  std::uint32_t local{0};    ///< this end's block, `local` times block_list::local_stride after the first block
+  std::uint32_t remote = 0;  ///< the peer's block, `remote` times block_list::remote_stride after the first block
 };
 
 /// A list whose elements are blocks of one size, at multiples of a stride in one piece of memory at each end: the pages
-/// of a cache, or one layer of each page, which has an offset of its own and the stride of a page.
+/// of a cache, or the same layer of each page. For a layer, the slices begin at that layer of the first page, and the
+/// stride is the size of a page.
 struct block_list {
   mr::slice local;                       ///< memory of this end's blocks
   mr::remote_slice remote;               ///< memory of the peer's blocks
-  std::uint64_t block_bytes = 0;         ///< of each block
+  std::uint64_t block_bytes = 0;         ///< the size of each block
   std::uint64_t local_stride = 0;        ///< from the beginning of one block to the next; 0: `block_bytes`
   std::uint64_t remote_stride = 0;       ///< the stride in the peer's memory; 0: `block_bytes`
   std::span<const block_pair> blocks{};  ///< the blocks to move; their array must outlive the operation: give it a name
@@ -66,7 +67,8 @@ class [[nodiscard("co_await it")]] list_operation final : public weft::detail::o
   ~list_operation();
 
   /// Throws weft::error: that of the first failed element, as for connection::write() or read(), the reason why the
-  /// list was refused before it was posted, or errc::canceled after a stop. The first done() elements have succeeded.
+  /// connection ended or why the list was refused before it was posted, or errc::canceled if a stop came before all
+  /// elements were posted. The first done() elements have succeeded.
   void await_resume() const {
     if (failure_ || !begun()) [[unlikely]]
       throw_failure();
@@ -75,7 +77,7 @@ class [[nodiscard("co_await it")]] list_operation final : public weft::detail::o
 
   /// The number of elements.
   [[nodiscard]] std::size_t size() const noexcept { return is_of_blocks_ ? blocks_.blocks.size() : parts_.size(); }
-  /// How many elements have succeeded so far, counted from the first one. On the executor of the connection.
+  /// How many elements have succeeded so far, counted from the first one. Call it on the executor of the connection.
   [[nodiscard]] std::size_t done() const noexcept { return done_; }
 
  private:
@@ -133,8 +135,8 @@ class [[nodiscard("co_await it")]] list_operation final : public weft::detail::o
   transfer element_;  // the next element to be posted, which waits in the connection's queue on behalf of the list
   std::span<const list_part> parts_;
   block_list blocks_;
-  peer_names names_;                // of the peer's memory as a whole, if the connection has rails
-  std::uint64_t first_remote_ = 0;  // where the peer's memory begins
+  peer_names names_;                // of the memory of the peer's blocks as a whole, if the connection has rails
+  std::uint64_t first_remote_ = 0;  // address of the memory of the peer's blocks
   bool is_of_blocks_ = false;
   bool is_open_ = false;     // elements may still be posted
   bool is_posting_ = false;  // inside post_elements(), while the link may complete elements at once
@@ -149,7 +151,7 @@ class [[nodiscard("co_await it")]] list_operation final : public weft::detail::o
   std::size_t done_ = 0;
   std::size_t goes_on_at_ = 0;    // posting resumes once at most this many operations of the connection are in flight
   bool has_failed_ = false;       // an element has failed
-  std::optional<error> failure_;  // of the first failed element, of a stop, or why the list was refused
+  std::optional<error> failure_;  // of the first failed element, the connection's end, a stop, or a refusal
 };
 
 }  // namespace weft::net

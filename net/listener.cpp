@@ -47,10 +47,10 @@ void check_unanswered(const std::unique_ptr<link_request>& request) {
   if (request == nullptr) throw error(errc::invalid_argument, "this connection request was answered before");
 }
 
-// Less room than this is worth a warning, because a program that accepts one peer is likely to accept more.
+// Room for fewer connections is worth a warning, because a program that accepts one peer is likely to accept more.
 constexpr std::size_t few_connections = 8;
 
-// A pool with less than its max_bytes is limited by locked memory.
+// Names the limit that makes the pool too small. A pool with less than its max_bytes is limited by locked memory.
 const char* limit_to_raise(const mr::pool& pool) {
   return pool.statistics().max_bytes_reason.empty() ? "device_options::pool.max_bytes"
                                                     : "the locked-memory limit (ulimit -l)";
@@ -109,8 +109,9 @@ task<> keep_making_room(const mr::pool& pool, std::shared_ptr<connection_places>
   }
 }
 
-// Reserves the connection's part of the pool. Yields an error if too many peers already wait for the pool. A size that
-// the pool can never provide is not reserved, and the pool itself refuses it later.
+// Reserves the connection's part of the pool. If too many peers already wait for the pool, ends set-ups that wait for
+// their peers; yields an error if that does not help until `patience`. A size that the pool can never provide is not
+// reserved, and the pool itself refuses it later.
 task<std::optional<error>> too_many_wait(connection_place& place, device_state& device,
                                          const connection_options& options, time_point patience) {
   const std::size_t most = device.pool().max_buffers(receive_bytes(options), mr::budget::receive);
@@ -132,8 +133,8 @@ task<std::optional<error>> too_many_wait(connection_place& place, device_state& 
           most / wanted));
 }
 
-// Allocates a peer's receives from the pool. While the pool is full, ends set-ups that wait for their peers, to free
-// the receives of those.
+// Allocates a peer's receives from the pool. While the pool is full, frees receives by ending set-ups that wait for
+// their peers.
 task<receive_memory> find_receives_of_pool(device_state& device, const connection_options& options,
                                            std::shared_ptr<connection_places> places, time_point patience) {
   auto first =
@@ -312,7 +313,7 @@ struct listener::set_ups : std::enable_shared_from_this<set_ups> {
   std::shared_ptr<connection_places> places;
   std::size_t max_in_progress;
   std::deque<connection> ready;
-  std::exception_ptr failure;  // of the listener, for one of the callers
+  std::exception_ptr failure;  // the error of the listener, which one of the callers rethrows
   event changed;
   stop_source ended;                        // stops the set-ups
   std::optional<stop_source> nobody_waits;  // stops the wait for a request

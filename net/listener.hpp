@@ -33,9 +33,9 @@ class connection_request {
   connection_request& operator=(connection_request&&) noexcept;
   ~connection_request();
 
-  /// "10.0.0.9:40312"; empty once it was answered.
+  /// "10.0.0.9:40312"; empty once the request was answered.
   [[nodiscard]] std::string_view peer() const noexcept;
-  /// The private data that the peer's user sent. Hostile until checked. Empty once it was answered.
+  /// The private data that the peer's user sent. Hostile until checked. Empty once the request was answered.
   [[nodiscard]] std::span<const std::byte> private_data() const noexcept;
 
   /// Establishes the connection, on the executor that awaits this and owns the connection from then on. Throws a
@@ -47,9 +47,9 @@ class connection_request {
   /// errc::timed_out, too, if the peer has not gone on for 100 ms while another one needs its place or, because the
   /// pool is full, its receives.
   task<connection> accept(connection_options options = {});
-  /// Refuses: the peer's connect() fails with errc::peer_rejected and `private_data`, at most max_private_data bytes,
+  /// Rejects the peer: its connect() fails with errc::peer_rejected and `private_data`, at most max_private_data bytes,
   /// or max_interop_private_data if the peer is not weft or does not say so (profile::interop). More is
-  /// errc::invalid_argument.
+  /// errc::invalid_argument, and the peer is then rejected without private data.
   task<> reject(std::span<const std::byte> private_data = {});
 
  private:
@@ -78,13 +78,13 @@ class listener {
   listener& operator=(listener&&) noexcept;
   ~listener();
 
-  /// "0.0.0.0:7471", with the port that the system chose if it was 0.
+  /// "0.0.0.0:7471", with the port that the system chose if port 0 was asked for.
   [[nodiscard]] std::string_view address() const noexcept;
 
   /// Waits for the next peer that asks for a connection, and yields its request; the result is empty after close().
   /// Drops a peer whose request is invalid. While a task waits here, peers beyond listener_options::max_connections are
   /// rejected, with the reason that there is no place for them. Throws errc::wrong_thread on any other executor than
-  /// the listener's.
+  /// the listener's, and the error of a fabric that fails to accept peers; next() may then be called again.
   task<std::optional<connection_request>> next();
 
   /// Waits for the next peer and sets its connection up, for programs that accept every request. The result is empty
@@ -99,8 +99,8 @@ class listener {
   /// Stopping a call loses no peer: set-ups that have begun go on, and their connections go to the next accept().
   /// close() ends these set-ups, and the connections that nobody has taken. A set-up uses the options of the call that
   /// began the wait for its peer, even if that call was stopped meanwhile or another call gets the connection. Throws
-  /// errc::invalid_argument and errc::no_memory at once for options that would make every set-up fail, and
-  /// errc::wrong_thread on any other executor than the listener's.
+  /// errc::invalid_argument and errc::no_memory at once for options that would make every set-up fail, and otherwise
+  /// what next() throws.
   task<std::optional<connection>> accept(connection_options options = {});
 
   /// Stops listening: next() and accept() yield nothing more, peers that connect are refused, and those that wait are

@@ -43,7 +43,7 @@ task<bool> read_head(stream& client, request_head& head) {
   co_return true;
 }
 
-// RFC 9110 section 5.6.7: "Sun, 06 Nov 1994 08:49:37 GMT".
+// The present time in the form of RFC 9110 section 5.6.7: "Sun, 06 Nov 1994 08:49:37 GMT".
 std::string date_now() {
   constexpr std::array<std::string_view, 7> days = {"Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"};
   constexpr std::array<std::string_view, 12> months = {"Jan", "Feb", "Mar", "Apr", "May", "Jun",
@@ -67,7 +67,7 @@ std::string refuse(std::string_view status, std::string_view why, bool with_body
   return respond(status, "text/plain; charset=utf-8", why, with_body);
 }
 
-// RFC 9112 section 3: METHOD SP TARGET SP VERSION.
+// Of "METHOD SP TARGET SP VERSION" (RFC 9112 section 3): the method, and the target's path without its query.
 struct request_line {
   std::string_view method;
   std::string_view path;
@@ -144,8 +144,8 @@ std::string metrics_server::answer(std::string_view request, source from) {
   }
 }
 
-// Answers one client. Drops every weft::error except errc::canceled, because such errors concern this client alone: it
-// has gone away, for example, or is too slow.
+// Answers one client. Of all weft::errors, only errc::canceled is passed on: any other concerns this client alone,
+// which has gone away, for example, or is too slow.
 task<> metrics_server::serve_client(stream_request request, source from, std::chrono::milliseconds patience) {
   try {
     auto client = co_await request.accept();

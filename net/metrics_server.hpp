@@ -49,14 +49,16 @@ class metrics_server {
   /// Serves until it is stopped, or until close(). Each request calls `collect` to add the metrics, on the executor of
   /// the server, where counters of other executors, devices and pools may be read as well. If `collect` throws a
   /// std::exception, the answer has the status 500. `collect` must be an lvalue; it and the server must outlive the
-  /// task, and the server must not be moved meanwhile.
+  /// task, and the server must not be moved meanwhile. Throws weft::error if no more clients can be accepted, as
+  /// stream_listener::next() does.
   template <std::invocable<metrics&> Collect>
   task<> serve(const Collect& collect) {
     return serve_source({&collect, [](const void* what, metrics& all) { (*static_cast<const Collect*>(what))(all); }});
   }
   template <class Collect>
   task<> serve(const Collect&& collect) = delete;
-  /// Stops listening: serve() ends once the requests under way are answered.
+  /// Stops listening: serve() ends once each request under way has been answered, or its client has gone or run out of
+  /// time.
   void close() noexcept { listener_.close(); }
 
  private:

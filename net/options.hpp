@@ -39,7 +39,7 @@ struct connection_options {
   /// that accepts with room for fewer than 8 is warned (report_kind::warning), unless device_options set the size of
   /// the pool.
   std::uint32_t receive_size = 4096;
-  std::uint16_t receive_depth = 16;   ///< messages that the peer may send before one is received here
+  std::uint16_t receive_depth = 16;   ///< the most messages of a weft peer that may wait to be received here
   std::uint16_t send_depth = 64;      ///< operations that this end may have in flight
   std::uint16_t incoming_reads = 16;  ///< one-sided reads that the peer may have outstanding (IRD)
   std::uint16_t outgoing_reads = 16;  ///< one-sided reads that this end may have outstanding (ORD)
@@ -49,11 +49,12 @@ struct connection_options {
   std::chrono::milliseconds close_timeout{2000};  ///< for an orderly close, which then becomes an abort
   /// How long the peer's machine may be silent before the connection ends. A peer that answers but does not read is not
   /// silent. If its machine falls silent while TCP waits for it to read, noticing takes up to three times as long.
+  /// Zero: no limit; but an RDMA device still gives up after its own retries.
   std::chrono::milliseconds dead_peer_after{10000};
   /// Once nothing has been heard from the peer for this long, asks whether its program still runs, and ends the
-  /// connection with errc::peer_vanished if no answer comes within two or three times as long. Without it a program
-  /// that hangs, or that was stopped (SIGSTOP), goes unnoticed: its machine still answers, and dead_peer_after watches
-  /// the machine alone.
+  /// connection with errc::peer_vanished if no answer comes within two to three times as long. Without heartbeats a
+  /// program that hangs, or that was stopped (SIGSTOP), goes unnoticed: its machine still answers, and dead_peer_after
+  /// watches the machine alone.
   ///
   /// The peer's executor answers if capabilities().heartbeats is set, whatever its own option says. A heartbeat, like
   /// its answer, is sent behind everything posted before it, so choose longer than the longest single transfer takes,
@@ -61,8 +62,9 @@ struct connection_options {
   /// heartbeat are checked in one turn, which wakes an idle executor once in that time. With an RDMA device an idle
   /// executor wakes every 500 ms anyway. Zero: no heartbeats.
   std::chrono::milliseconds heartbeat{0};
-  /// How long a read may wait behind messages that a peer without credits has sent and this end does not receive; then
-  /// the connection ends with errc::not_receiving. Zero: for ever.
+  /// How long the answer to a read may wait behind messages for which there is no receive here, because their sender
+  /// has no credits, or this end shares receives; then the connection ends with errc::not_receiving. Only iWARP in user
+  /// space and shared memory have this limit. Zero: for ever.
   std::chrono::milliseconds overdue_after{10000};
 
   /// How long the connection waits for a new link once it has lost its only link, or all of its rails. Meanwhile
@@ -102,7 +104,8 @@ struct connection_options {
   shared_receives* receives = nullptr;
 
   /// For connect(): the local address to connect from, "10.0.0.2:0", where port 0 lets the system choose; a name stands
-  /// for its first address of the peer's family. Empty: the system's choice.
+  /// for its first address of the peer's family. Over shared memory it only has to be an address of this machine, and
+  /// with rails over several fabrics it applies to the first link alone. Empty: the system's choice.
   std::string_view source{};
   /// The traffic class of the connection's packets: the six bits of RFC 2474, shifted left by two (the lowest two bits
   /// belong to the network). Empty: the system's choice, or for accept() the listener's.
@@ -122,11 +125,12 @@ static_assert(std::is_trivially_destructible_v<shared_receive_options>);
 struct listener_options {
   std::chrono::milliseconds set_up_timeout{5000};  ///< for a connected peer to send its request
   /// The most peers that have connected and not sent their request, plus requests that nobody has taken. At that limit
-  /// the next peer replaces one that has been silent for 25 ms: the longest silent of the address with the most silent
-  /// peers. Requests that wait to be taken are never dropped for other peers, which wait in the kernel's backlog. While
-  /// the device has connections that have rails or resume, those other peers are rejected, like peers beyond
-  /// max_connections, so that links of these connections can come back. Peers of an RDMA device come with their
-  /// request, and are rejected beyond the limit. listener::accept(), too, has at most this number of set-ups in
+  /// the next peer replaces one that has been silent for 25 ms: the longest silent of the origin with the most silent
+  /// peers. An origin is an IPv4 address or the first half of an IPv6 address; over shared memory, a process of the
+  /// same user, or another user. Requests that wait to be taken are never dropped for other peers, which wait in the
+  /// kernel's backlog. While the device has connections that have rails or resume, those other peers are rejected, like
+  /// peers beyond max_connections, so that links of these connections can come back. Peers of an RDMA device come with
+  /// their request, and are rejected beyond the limit. listener::accept(), too, has at most this number of set-ups in
   /// progress.
   std::size_t max_half_open = 256;
   /// The most connections through this listener at a time, counting requests that next() has yielded and nobody has
@@ -134,7 +138,7 @@ struct listener_options {
   /// queued, because most of them would run out of time in a queue: their connect() fails with ENOBUFS, "the peer has
   /// its maximum of connections", and next() goes on waiting. Plain TCP cannot give them a reason, and closes. Before a
   /// peer is rejected, a set-up that has waited for its own peer for 100 ms gives its place up, and fails with
-  /// errc::timed_out: of the address with the most such set-ups, the one that has waited longest.
+  /// errc::timed_out: of the origin with the most such set-ups (see max_half_open), the one that has waited longest.
   ///
   /// Zero: as many as the pool has receives for, of the size and number that accept() is given; as many again may wait
   /// in accept() for their receives, and peers beyond that are rejected, because the pool has no receives left.
@@ -169,8 +173,8 @@ struct shm_options {
   /// Lets device::open("auto") prefer shared memory, for peers of this machine, to an RDMA device or iWARP.
   bool automatic = true;
   /// The size of each of a connection's two rings, which hold bytes that one end has written and the other has not read
-  /// yet. A power of two from 16 KiB to 16 MiB; the smaller size of the two ends is used. Pages of a ring that were
-  /// never written take no memory.
+  /// yet. A power of two from 16 KiB to 16 MiB; the smaller size of the two ends is used. A ring takes no memory before
+  /// it is first written, and then all of its size. On Linux before 5.14 it takes all when the connection is set up.
   std::size_t ring_bytes = std::size_t{256} << 10;
 };
 static_assert(std::is_trivially_destructible_v<shm_options>);

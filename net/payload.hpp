@@ -19,8 +19,8 @@ namespace weft::net {
 ///   destroyed, its memory goes back to the pool later.
 /// - `slice`: borrowed. Stopping an operation that was posted aborts the connection, and waits until the transport no
 ///   longer uses the memory. Stopping recv_into() does neither.
-/// - A named array of slices: borrowed as well, and so is the array. Filled in order. At most 8 slices, or fewer if
-///   capabilities::max_parts or max_read_parts is less.
+/// - A named array of slices: borrowed as well, and so is the array. Filled in order. At most capabilities::max_parts
+///   slices for a write, one less for a send, max_read_parts for a read, and 8 for recv_into().
 class sink {
  public:
   /// A whole buffer.

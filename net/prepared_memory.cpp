@@ -39,8 +39,8 @@ void prepared_memory::look_up() noexcept {
   place_.may_write = place_.may_write && where_.allows(mr::usage::write_dst);
 }
 
-// Executes the operation if the memory can be used directly, and at once. Any other operation, such as one that is
-// refused or has to wait, is left to post(). Flattened, because all of it is short.
+// Executes the operation if the memory can be used directly and without waiting. Leaves any other operation to post(),
+// even if it will be refused. Flattened, because all of it is short.
 [[gnu::flatten]] taken prepared_transfer::take_now(weft::detail::promise_base& waiter) noexcept {
   prepared_memory& there = where_;
   if (state_ != state::idle) return taken::no;

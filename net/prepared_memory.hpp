@@ -45,7 +45,8 @@ class [[nodiscard("co_await it")]] prepared_transfer {
 
   [[nodiscard]] bool await_ready() const noexcept { return false; }
   /// Starts the operation. Does not suspend the task if the memory is used directly and no other task is due first.
-  /// Throws errc::out_of_range for bytes beyond the prepared memory, errc::invalid_argument the second time.
+  /// Throws errc::out_of_range for bytes beyond the prepared memory, and errc::invalid_argument if the operation was
+  /// awaited before.
   template <std::derived_from<weft::detail::promise_base> Promise>
   [[nodiscard]] bool await_suspend(std::coroutine_handle<Promise> waiter) {
     const taken how = take_now(waiter.promise());
@@ -82,12 +83,12 @@ class [[nodiscard("co_await it")]] prepared_transfer {
   };
 };
 
-/// Memory of the peer's whose place was looked up once, for many small reads and writes: connection::prepare(). Over
-/// shared memory, an operation that uses the memory directly costs little more than the copy. Over other fabrics, and
-/// while the peer has not lent the memory yet, it is an ordinary operation.
+/// Memory of the peer's whose place is looked up in advance, for many small reads and writes: connection::prepare().
+/// Over shared memory, an operation that uses the memory directly costs little more than the copy. Over other fabrics,
+/// and while the peer has not lent the memory yet, an operation is like connection::read() or write().
 ///
-/// It must be used on the connection's executor, and must outlive its operations. It may outlive the connection:
-/// further operations are errc::closed.
+/// It must be used on the connection's executor, and must be neither moved nor destroyed before its operations have
+/// ended. It may outlive the connection: further operations are errc::closed.
 class prepared_memory {
  public:
   /// Reads from `offset` on, as many bytes as the buffer has. Otherwise like connection::read().

@@ -25,9 +25,9 @@ class shared_receive_group;
 /// their peers retry after a while (RNR). A peer with Soft-RoCE takes RNR for silence: if it finds no receive for its
 /// connection_options::dead_peer_after, it declares this end dead.
 ///
-/// They belong to the executor on which they were made, which must outlive them, and serve connections there.
-/// Connections keep using them after this object is destroyed; the last connection releases them. If this object is
-/// destroyed on another thread, it is handed to its executor. See ibv_create_srq(3).
+/// They belong to the executor on which they were made, which must outlive them, and serve the connections of that
+/// executor alone. Connections keep using them after this object is destroyed; the last connection releases them. If
+/// this object is destroyed on another thread, its executor releases it. See ibv_create_srq(3).
 class shared_receives {
  public:
   shared_receives(shared_receives&& other) noexcept;

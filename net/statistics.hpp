@@ -18,7 +18,7 @@ struct connection_statistics {
   struct operations {
     std::uint64_t posted = 0;  ///< operations that were started
     std::uint64_t bytes = 0;   ///< user bytes in these operations
-    std::uint64_t failed = 0;  ///< operations that the peer refused, or that ended with the connection
+    std::uint64_t failed = 0;  ///< posted operations that failed, for instance because the peer refused them
 
     /// Adds the counters of another connection.
     operations& operator+=(const operations& other) noexcept;
@@ -124,8 +124,8 @@ struct device_statistics {
   /// are turned away.
   std::uint64_t accept_errors = 0;
 
-  /// One for each fabric that may carry rails, in the device's order; empty if no fabrics were joined as rails ("a+b")
-  /// and no connection has had a rail (connection_options::resume_within).
+  /// An entry for each fabric that may carry rails, in the device's order; empty if no fabrics were joined as rails
+  /// ("a+b") and no connection has had a rail (connection_options::resume_within).
   std::vector<fabric_rail_statistics> rails{};
 
   /// The number of connections that are open now.

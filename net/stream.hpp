@@ -44,11 +44,10 @@ class closing {
 /// Over a connection the bytes travel as its messages, so its credits hold back a writer whose peer does not read, and
 /// a peer can make this end hold at most receive_depth messages. An empty message is the end of one direction.
 ///
-/// At most one read and one write at a time, else errc::busy. All calls on the executor that owns the connection; tasks
-/// end with errc::wrong_thread elsewhere. The executor must outlive the stream, whose socket and timers end there,
-/// wherever the stream is destroyed. Calls that are neither tasks nor awaited may also come from handlers of an
-/// asio::io_context that drives that executor; <weft/net/asio.hpp> makes this class an AsyncReadStream and
-/// AsyncWriteStream of Asio's.
+/// At most one read and one write at a time, else errc::busy. All calls on the executor that owns the stream; tasks end
+/// with errc::wrong_thread elsewhere. The executor must outlive the stream, whose socket and timers end there, wherever
+/// the stream is destroyed. Calls that are neither tasks nor awaited may also come from handlers of an asio::io_context
+/// that drives that executor; <weft/net/asio.hpp> makes this class an AsyncReadStream and AsyncWriteStream of Asio's.
 class stream {
  public:
   /// A stream that is not connected, like one that was moved from: operations end with errc::closed when they are
@@ -72,11 +71,11 @@ class stream {
   /// device::connect(). The device must outlive the stream, which uses its pool.
   static task<stream> connect(device& through, std::string address, connection_options options = stream_options());
 
-  /// Reads received bytes, as many as fit; waits if there are none. Yields their number: 0 only at the end of the
-  /// stream, or if `where` is empty. The peer's shutdown_send() or close ends the stream. errc::peer_vanished if the
-  /// peer died; over plain TCP, the stream of a process that died may look closed instead. Stopping loses no byte.
+  /// Reads some received bytes, at most as many as fit; waits if there are none. Yields their number: 0 only at the end
+  /// of the stream, or if `where` is empty. The peer's shutdown_send() or close ends the stream. errc::peer_vanished if
+  /// the peer died; over plain TCP, the stream of a process that died may look closed instead. Stopping loses no byte.
   task<std::size_t> read_some(std::span<std::byte> where);
-  /// Reads into several pieces of memory, filled in order.
+  /// Reads into several pieces of memory, filled in order: at most the first 8 that are not empty.
   task<std::size_t> read_some(std::span<const std::span<std::byte>> where);
   /// Reads into several pieces of memory, whose list the operation keeps.
   task<std::size_t> read_some(writable_ranges where);
@@ -85,17 +84,18 @@ class stream {
   /// Fills all of `where`. errc::peer_closed if the stream ends before; a stop may lose bytes that it has read.
   task<> read(std::span<std::byte> where);
 
-  /// Writes some of the bytes, at least one, and yields how many. Waits while the peer has no room, and until the bytes
-  /// may be reused. A stop before any byte was sent is errc::canceled; a later stop yields how many bytes will arrive.
-  /// errc::closed after shutdown_send(); errc::message_too_large if the peer's receive_size is 0.
+  /// Writes some of the bytes, at least one unless `what` is empty, and yields how many. Waits while the peer has no
+  /// room, and until the bytes may be reused. A stop before any byte was sent is errc::canceled; a later stop yields
+  /// how many bytes will arrive. errc::closed after shutdown_send(); errc::message_too_large if the peer's receive_size
+  /// is 0.
   task<std::size_t> write_some(std::span<const std::byte> what);
-  /// Writes from several pieces of memory, in order.
+  /// Writes from several pieces of memory, in order: at most from the first 8 that are not empty.
   task<std::size_t> write_some(std::span<const std::span<const std::byte>> what);
   /// Writes from several pieces of memory, whose list the operation keeps.
   task<std::size_t> write_some(readable_ranges what);
-  /// Writes registered memory without a copy. The memory is borrowed: stopping the write while the transport uses it
-  /// aborts the connection, and is errc::canceled whatever was sent before. Over plain TCP it copies, and a stop is as
-  /// above.
+  /// Writes some bytes of registered memory without a copy. The memory is borrowed: stopping the write while the
+  /// transport uses it aborts the connection, and is errc::canceled whatever was sent before. Over plain TCP it copies,
+  /// and a stop is as above.
   task<std::size_t> write_some(mr::slice what);
   /// Writes all bytes. If it fails or is stopped, it is not known how many have arrived.
   task<> write(std::span<const std::byte> what);
@@ -108,9 +108,9 @@ class stream {
 
   /// Begins an orderly close, in the background: written bytes arrive, operations in progress end with errc::closed,
   /// unread bytes are dropped. `co_await stream.close()` waits until the close is done; a stop ends only the wait.
-  /// executor::run() does not return before it is done. Over plain TCP it is done once the
-  /// peer's machine has all that was written and, if bytes were dropped, the peer has stopped sending; after
-  /// connection_options::close_timeout without progress the wait ends, and the kernel keeps sending the rest.
+  /// executor::run() does not return before it is done. Over plain TCP it is done once the peer's machine has all that
+  /// was written and, if bytes were dropped, the peer has stopped sending; after connection_options::close_timeout
+  /// without progress the wait ends, and the kernel keeps sending the rest.
   closing close() noexcept;
   /// close() in the form that Asio's functions call; there is never an error.
   template <class ErrorCode>
@@ -120,7 +120,7 @@ class stream {
   }
   /// Ends the stream now. The peer sees that it was not an orderly close.
   void abort() noexcept;
-  /// Stops the operations in progress: those that have not ended throw errc::canceled.
+  /// Stops the operations in progress with errc::canceled; a write_some() that has sent bytes yields their number.
   void cancel() noexcept;
   /// cancel() in the form that Asio's functions call; there is never an error.
   template <class ErrorCode>

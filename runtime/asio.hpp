@@ -32,27 +32,30 @@ namespace weft {
 ///     io.run();
 ///
 /// One thread must run the io_context, always the same. For several threads, use several io_contexts, each with a host.
-/// Tasks, pending operations and open connections are work: io_context::run() returns when there are none. While the
-/// executor spins (executor_options::policy), the io_context polls.
+/// Tasks, pending operations and open connections are work: io_context::run() returns only after the last of them.
+/// While the executor spins (executor_options::policy), the io_context polls.
 ///
 /// Destroying the host, or the io_context before it, asks everything that has not ended to stop, and waits for its end,
-/// and for connections that are closing; the handlers are queued in the io_context. Destroy it on the io_context's
-/// thread, outside of tasks; on another thread only once there is no work. Destroy connections and listeners first, as
-/// before any executor, except those that handlers of the io_context hold (Asio's coroutines, for example): these are
-/// destroyed with the handlers, at the latest with the io_context, on that same thread.
+/// and for connections that are closing; the handlers are queued as by asio::post(), and an io_context that is being
+/// destroyed destroys them uncalled. Destroy the host on the io_context's thread, outside of tasks; on another thread
+/// only if there is no work left. Destroy connections and listeners first, as before any executor, except those that
+/// handlers of the io_context hold (Asio's coroutines, for example): these are destroyed with the handlers, at the
+/// latest with the io_context, on that same thread.
 class asio_host {
  public:
-  /// Throws weft::error if no event driver can be opened; errc::not_supported with a simulated one.
+  /// Adds an executor to `context`. Throws weft::error if no event driver can be opened; errc::not_supported with a
+  /// simulated one.
   explicit asio_host(asio::io_context& context, const executor_options& options = {})
       : loop_(std::make_shared<detail::asio_loop>(context, options)) {
     asio::use_service<detail::asio_service>(context).add(loop_);
-    loop_->kick();  // so that work from other threads is noticed even before any is started here
+    loop_->kick();  // so that the executor hears of work from other threads even before any is started here
   }
   asio_host(const asio_host&) = delete;
   asio_host& operator=(const asio_host&) = delete;
   ~asio_host() { loop_->finish(); }
 
-  /// The executor of this host's tasks, for scopes, channels and run_on() elsewhere. Its run() is errc::wrong_thread.
+  /// The executor of this host's tasks, for scopes, channels and run_on() elsewhere. Its run() throws
+  /// errc::wrong_thread.
   [[nodiscard]] weft::executor& executor() noexcept { return loop_->guest(); }
 
   /// Awaits anything that a task could (`peer.recv()`, `device.connect(...)`, a task) on the executor, and completes
@@ -65,9 +68,9 @@ class asio_host {
   /// The handler runs on its associated executor, never inside this call; its state is in memory of its associated
   /// allocator. A signal to its cancellation slot, on the io_context's thread, stops the operation, which then ends
   /// with asio::error::operation_aborted or with what happened first. An exception that has no error code, other than
-  /// std::bad_alloc, propagates from io_context::run(), and the handler is destroyed uncalled. So is the handler of a
-  /// call that begins while the host is being destroyed. Call from any thread for a task; on the io_context's thread
-  /// for an operation of a connection.
+  /// std::bad_alloc, propagates from io_context::run(), and the handler is destroyed uncalled, unless the token is one
+  /// of those below. The handler of a call that begins while the host is being destroyed is destroyed uncalled, too.
+  /// Call from any thread for a task; on the io_context's thread for an operation of a connection.
   ///
   /// asio::use_awaitable and asio::use_future, also bound to a slot or an executor, are completed with an
   /// std::exception_ptr: they throw the weft::error with its message, or any other exception as it is. A
@@ -84,7 +87,7 @@ class asio_host {
     return detail::start_asio_call<std::exception_ptr>(std::shared_ptr(loop_), std::move(work), token);
   }
 
-  /// Asks everything that has been started here so far to stop. Call on the io_context's thread.
+  /// Asks everything that async() and spawn() have started so far to stop. Call on the io_context's thread.
   void request_stop() { loop_->request_stop(); }
 
  private:
@@ -97,8 +100,9 @@ class asio_host {
 ///
 /// It yields the handler's arguments after the error_code (several: a tuple), and throws the error_code of a failure as
 /// a weft::error; the exception of a handler that gets an exception_ptr is thrown as it is. A stop of the task cancels
-/// the operation through its cancellation slot. The task resumes once the operation has ended, with errc::canceled or
-/// with what happened first. For objects of the host's io_context, on whose thread the task runs.
+/// the operation through its cancellation slot. The task resumes when the operation has ended, with errc::canceled or
+/// with what happened first; while the host is being destroyed, it resumes at once with errc::canceled, so the
+/// operation may still use its buffers. For objects of the host's io_context, on whose thread the task runs.
 struct use_weft_t {};
 inline constexpr use_weft_t use_weft;  ///< the token: `co_await socket.async_read_some(..., weft::use_weft)`
 

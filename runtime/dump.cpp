@@ -13,8 +13,8 @@
 
 namespace weft {
 
-// Builds the text: roots without an owner are at the top, and the children of a scope below the coroutine that owns it.
-// No recursion, because tasks may await each other a million deep.
+// Builds the text: roots without an owner are at the top, and the children of a scope below the line of the coroutine
+// that runs the scope. No recursion, because chains of awaits may be a million deep.
 class executor_core::dump_text {
  public:
   explicit dump_text(const executor_core& what) : what_(what), now_(what.now()) {

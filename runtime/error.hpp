@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Nearly every header includes this one first, so this is an old compiler's first error.
+// Nearly every header includes this one first, so an old compiler reports this error before all others.
 #if (defined(__clang__) && __clang_major__ < 16) || (!defined(__clang__) && defined(__GNUC__) && __GNUC__ < 12)
 #error "weft needs GCC 12 or clang 16, or a newer one"
 #endif
@@ -15,14 +15,14 @@ namespace weft {
 
 /// The errors of weft itself. Errors of the system keep std::system_category.
 enum class errc {
-  canceled = 1,       ///< stopped before it took effect; with error::posted(), its effect at the peer is unknown
+  canceled = 1,       ///< stopped before it took effect; with error::posted(), it may have taken effect all the same
   timed_out,          ///< the time limit of an operation, a set-up or an exposure has passed
   wrong_thread,       ///< called from a thread on which this is not allowed
   not_supported,      ///< this transport, link or machine cannot do that; the message names the option
-  invalid_argument,   ///< the message says which one, and why
+  invalid_argument,   ///< an argument or a handle that cannot be used; the message says which, and why
   invalid_address,    ///< not HOST:PORT, or no such host
   no_memory,          ///< no memory, or a limit is reached: on pinned memory, regions, keys or a pool's size
-  out_of_range,       ///< outside the region, the slice, the group or what a file can hold
+  out_of_range,       ///< outside the region, the slice, the list or the group, or more than a file or device can hold
   access_denied,      ///< the memory's usage does not allow the operation
   zero_length,        ///< a registration needs at least one byte
   null_address,       ///< a registration needs an address
@@ -30,7 +30,7 @@ enum class errc {
   misaligned,         ///< an iova and an address with different offsets in a page, or an address that is not aligned
   duplicate_key,      ///< the requested key is taken
   key_not_available,  ///< the registration of the memory has not completed yet
-  busy,               ///< something else still uses the memory or the operation, or a trace is being recorded
+  busy,               ///< something else still uses the memory, another task awaits the object, or a trace is recorded
   buffer_in_use,      ///< an operation still pins the buffer
   malformed,          ///< bytes from a peer that cannot be parsed
   message_too_large,  ///< larger than the peer's receive_size, or than the transport carries
@@ -38,13 +38,13 @@ enum class errc {
   closed,
   peer_closed,        ///< the peer has closed the connection in an orderly way
   peer_vanished,      ///< the peer or its network has failed, without an orderly close
-  peer_rejected,      ///< the peer refused the connection; its private data is in the error
+  peer_rejected,      ///< the peer refused the connection; what() has its private data or reason, if it sent any
   protocol_error,     ///< the peer broke the protocol
   remote_access,      ///< the peer refused access to its memory
-  connection_failed,  ///< an earlier error ended the connection
+  connection_failed,  ///< an earlier error has ended the connection, or its device or network has failed
   not_receiving,  ///< an overdue answer waits behind messages that no recv() here takes; or the peer posts no receive
   wrong_device,   ///< the address is not reachable through this device, or an object belongs to another device
-  executor_stopped,  ///< the executor ended before the operation did
+  executor_stopped,  ///< the executor had ended, or ended before the operation began there
   peer_restarted,    ///< the peer no longer knows the connection: its process was replaced, or gave it up
   outcome_unknown,   ///< a rail was lost, and the operation may or may not have been executed; the connection goes on
 };
@@ -55,7 +55,7 @@ const std::error_category& weft_category() noexcept;
 /// Converts to the standard library's type; an errc also converts implicitly.
 inline std::error_code make_error_code(errc code) noexcept { return {static_cast<int>(code), weft_category()}; }
 
-/// The exception that weft throws, and the error that result<T> carries.
+/// The exception that weft throws, besides std::bad_alloc, and the error that result<T> carries.
 ///
 /// what() is a sentence: the context (operation, peer, transport), then the meaning of code(). Visible, so that a
 /// program compiled with -fvisibility=hidden catches what libweft.so throws.
@@ -74,7 +74,8 @@ class [[gnu::visibility("default")]] error : public std::system_error {
   /// A copy whose what() has `context` in front.
   [[nodiscard]] error within(const std::string& context) const;
 
-  /// Whether the operation had been handed to the transport; if so, it may have taken effect at the peer.
+  /// Whether the operation may have taken effect in spite of the error: it had been handed to the transport, and may
+  /// have reached the peer; or a write to a file was done in part.
   [[nodiscard]] bool posted() const noexcept { return posted_; }
 
   /// A copy with posted() set to `posted`.
@@ -84,7 +85,8 @@ class [[gnu::visibility("default")]] error : public std::system_error {
     return copy;
   }
 
-  /// A copy with another code in the same context: with_timeout() uses it for an operation that it has stopped.
+  /// A copy with another code, in the same context and with the same posted(). with_timeout() throws such a copy when
+  /// it has stopped an operation.
   [[nodiscard]] error with_code(std::error_code code) const;
 
  private:
@@ -101,8 +103,8 @@ namespace detail {
 [[nodiscard]] error make_error(errc code, std::string_view context = {}) noexcept;
 /// Makes an error of the system without throwing: errc::no_memory if there is no memory for its text.
 [[nodiscard]] error make_system_error(int number, std::string_view context) noexcept;
-/// Allocates the errors that make_error() and make_system_error() return if there is no memory. Called before the first
-/// executor runs.
+/// Allocates the errors that make_error() and make_system_error() return if there is no memory. The constructor of
+/// every executor calls it. Throws std::bad_alloc.
 void reserve_errors();
 
 /// Reports `words` (report_kind::fatal), then ends the program, because going on would corrupt memory.

@@ -24,20 +24,22 @@ namespace weft {
 /// An event loop on one thread: it resumes tasks, polls completion queues, and waits for the kernel.
 ///
 /// It belongs to the thread that first calls run(). All calls must come from that thread, unless their comment says
-/// otherwise.
+/// otherwise. Destroy the connections, listeners, streams and shared receives that use it first: otherwise its
+/// destructor ends the program.
 class executor : private executor_core {
  public:
-  /// Opens the event driver, unless executor_options::simulated_driver is given. Throws weft::error if it cannot be
-  /// opened, or the system refuses a descriptor for dump_on_signal.
+  /// Opens the event driver, unless executor_options::simulated_driver is given. Throws weft::error if the driver
+  /// cannot be opened, or the system refuses a descriptor for dump_on_signal.
   explicit executor(executor_options options = {}) : executor_core(options) {}
 
   /// Runs `root` to its end on the calling thread, then waits for work in the background, such as connections that are
   /// closing. Returns what the task returned, or throws what it threw. errc::wrong_thread on any thread but the first
   /// that called it, inside a task of any executor, and if another library's loop drives this executor.
-  /// errc::invalid_argument for an empty task.
+  /// errc::invalid_argument for an empty task. The first call throws weft::error if the event driver does not accept
+  /// the thread.
   template <class T>
   T run(task<T> root);
-  /// run() that also stops the task when a stop of `token` is requested, from any thread.
+  /// run() that also stops the task when a stop is requested through `token`'s source, which any thread may do.
   template <class T>
   T run(task<T> root, std::stop_token token);
 
@@ -52,14 +54,15 @@ class executor : private executor_core {
   [[nodiscard]] static executor* current() noexcept { return static_cast<executor*>(executor_core::current()); }
   /// From any thread: whether this executor runs on the calling thread.
   [[nodiscard]] bool on_own_thread() const noexcept { return executor_core::on_own_thread(); }
-  /// From any thread: whether this thread may call run(): it was the first to do so, or no thread has done so yet.
+  /// From any thread: whether the executor belongs to the calling thread, or still may: that thread was the first to
+  /// call run(), or no thread has called run() yet.
   [[nodiscard]] bool belongs_to_this_thread() const noexcept { return executor_core::belongs_to_this_thread(); }
 
   /// The time of executor_options::clock, read anew.
   [[nodiscard]] time_point now() const noexcept { return executor_core::now(); }
 
-  /// Polls `source` in every turn from now on; it may be added before the first run(), and must stay until it is
-  /// removed. errc::wrong_thread on any thread but that of run().
+  /// Polls `source` in every turn from now on, until remove_poller(); `source` must live until then. Call it on the
+  /// thread of run(), or on any thread before the first run(); else errc::wrong_thread.
   void add_poller(poller& source) { executor_core::add_poller(source); }
   /// Removes a poller that add_poller() has added. Ends the program if `source` is any other poller.
   void remove_poller(poller& source) noexcept { executor_core::remove_poller(source); }
@@ -75,7 +78,7 @@ class executor : private executor_core {
   /// thread.
   [[nodiscard]] std::uint64_t kernel_entries() const noexcept { return io().kernel_entries(); }
 
-  /// All tasks that have not ended, as text with a line for each chain of awaits: what it waits for, and since when.
+  /// All tasks that have not ended, as text with a line for each chain of awaits: what it waits for, and for how long.
   /// Meant for finding a task that is stuck; the format may change.
   [[nodiscard]] std::string dump() const { return executor_core::dump(); }
 

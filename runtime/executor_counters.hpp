@@ -7,8 +7,8 @@
 
 namespace weft {
 
-/// A snapshot of the work that an executor has done since it was made. While it is idle and asleep, `turns` and
-/// `sleeps` grow only for timers, twice a second for pollers that may lose events, and once to free memory.
+/// A snapshot of the work that an executor has done since it was made. While an executor without work sleeps, `turns`
+/// and `sleeps` grow only for timers, twice a second for pollers that may lose events, and once to free memory.
 struct executor_counters {
   std::uint64_t turns = 0;    ///< rounds of its loop
   std::uint64_t sleeps = 0;   ///< waits in the kernel, or in the loop of another library that drives it

@@ -57,7 +57,7 @@ class executor_group::member final : private detail::remote_work {
     thread_.join();
   }
 
-  /// Makes the thread rest as soon as all work in the background has ended.
+  /// Makes the thread rest as soon as all work in the background has ended. Does nothing when called again.
   void begin_to_end() noexcept {
     if (!std::exchange(is_ending_, true)) core_of(home).submit(*this);
   }
@@ -98,13 +98,13 @@ class executor_group::member final : private detail::remote_work {
 
  private:
   // The thread's command:
-  //   run    run() has not returned
-  //   none   run() has returned; the thread rests and waits for a command
+  //   run    home.run() has not returned
+  //   none   home.run() has returned; the thread rests and waits for a command
   //   serve  run what is in the mailbox
   //   leave  end the thread
   enum class command : std::uint8_t { run, none, serve, leave };
 
-  // run() can throw only before running_ has its value. NOLINTNEXTLINE(bugprone-exception-escape)
+  // home.run() can throw only before running_ has its value. NOLINTNEXTLINE(bugprone-exception-escape)
   void run() noexcept {
     const auto wait_for_the_end = [this]() -> task<> {
       running_.set_value();

@@ -25,9 +25,9 @@ static_assert(std::is_trivially_destructible_v<executor_group_options>);
 ///     executor here;
 ///     here.run(serve(group));      // co_await run_on(group[i], ...)
 ///
-/// The destructor waits until everything that runs there has ended, and no function that one executor has posted to
-/// another is left; then it destroys them. Do not call it on one of their threads. In a child of fork(2), which does
-/// not have these threads, it waits for nothing and leaves the executors as they are.
+/// The destructor waits until all tasks on the executors have ended, and no function that one executor has posted to
+/// another is left; then it destroys the executors. Do not call it on one of their threads. In a child of fork(2),
+/// which does not have these threads, it waits for nothing and leaves the executors as they are.
 class executor_group {
  public:
   /// Returns once all executors run. Throws weft::error if an executor cannot be made, a thread cannot be started or

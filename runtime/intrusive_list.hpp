@@ -23,13 +23,13 @@ class list_hook {
  private:
   friend class intrusive_list<T, Which>;
 
-  // The hooks of a list form a ring; the list's own stands before the first item and behind the last.
+  // The hooks of a list form a ring; the list's own hook, ends_, stands before the first item and behind the last.
   list_hook* next_ = nullptr;  // null: in no list
-  list_hook* previous_;        // set while it is in a list
+  list_hook* previous_;        // set while next_ is not null
 };
 
-/// A list through hooks in its items, which it does not own. Adding and removing an item anywhere takes a few stores
-/// and no memory. Not thread-safe. An item must leave the list before it is destroyed.
+/// A list through hooks in its items, which it does not own. Adding an item at either end, or removing any item, takes
+/// a few stores and no memory. Not thread-safe. An item must leave the list before the item or the list is destroyed.
 template <class T, class Which = T>
 class intrusive_list {
  public:

@@ -15,9 +15,10 @@ namespace weft {
 /// before each line. From any thread.
 class line_limit {
  public:
-  static constexpr unsigned lines_a_second = 20;  ///< how many lines of each second are written
+  static constexpr unsigned lines_a_second = 20;  ///< the most lines that are written in each second
 
-  /// Counts a line. Empty if the line must be left out, else how many were left out since the last line was written.
+  /// Counts a line. Returns nothing if the line must be left out, else how many lines were left out since the last one
+  /// that was written.
   [[nodiscard]] std::optional<std::uint64_t> next(time_point now) noexcept {
     const std::lock_guard lock(mutex_);
     if (now - begun_ >= std::chrono::seconds(1)) {

@@ -28,8 +28,8 @@ class offload_base : public operation_base, private worker_job, private remote_w
   ~offload_base() = default;
 
   void throw_if_canceled() const;
-  /// Called before the function is destroyed. Withdraws it, or if it has begun, waits for its end under
-  /// offload_for_resources(), and ends the program under offload(): the function may use the awaiting frame.
+  /// Must be called before the function is destroyed. Withdraws the function if it has not begun. If it has, waits for
+  /// its end (offload_for_resources()) or ends the program (offload()), because it may use the awaiting frame.
   void leave() noexcept {
     if (waiting()) withdraw();
   }
@@ -95,9 +95,10 @@ class offload_operation final : public offload_base {
 
 /// Runs `function` on a worker thread and resumes here with its result: `co_await offload(function)`.
 ///
-/// A stop withdraws a function that is still queued (errc::canceled), and waits for one that has begun. Destroying the
-/// task after the function has begun, and before its end, ends the program. `function` must be an lvalue, or a closure
-/// whose captures are trivially destructible.
+/// A stop withdraws a function that is still queued (errc::canceled), and waits for one that has begun. Once the
+/// function has begun, destroying the task before its result has come back ends the program. `function` must be an
+/// lvalue, or a closure whose captures are trivially destructible. Throws weft::error if the pool has no thread and the
+/// system does not start one.
 template <class Function>
 [[nodiscard]] auto offload(Function&& function) {
   detail::require_pinned<Function>();
@@ -107,7 +108,7 @@ template <class Function>
 namespace detail {
 
 /// offload() on resource_workers(), because the end of a connection or a region must not wait behind other jobs. If the
-/// awaiting frame is destroyed, its destructor waits for the function; use apart() if that may take long.
+/// awaiting frame is destroyed, its destructor waits for a function that has begun; use apart() if that may take long.
 template <class Function>
 [[nodiscard]] auto offload_for_resources(Function&& function) {
   require_pinned<Function>();

@@ -17,7 +17,7 @@
 namespace weft {
 namespace {
 
-// Returns at a signal or when the time is over; throws at a stop.
+// Returns at a signal or when `length` has passed; throws errc::canceled at a stop.
 task<> wait_for_end(signal_set& signals, duration length) {
   try {
     co_await with_timeout(length, signals.next());

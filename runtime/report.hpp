@@ -32,15 +32,15 @@ struct stall {
 /// until the handler returns.
 struct report {
   report_kind kind = report_kind::warning;  ///< what kind of event it is
-  /// The event, without the task: the exception's what(), or a sentence.
+  /// The event, without the task: the exception's what(), a sentence, or the lines of a dump.
   std::string_view text{};
   /// The name that spawn(), or weft itself, has given to the task that the event concerns; empty if the task has none,
   /// or there is no task.
   std::string_view task{};
   /// The name of the task's scope, given to with_scope(), or empty.
   std::string_view scope{};
-  /// The function of the task; its line is 0 if there is no task. For a stall, the function that ran longest: if
-  /// stall::longest is short beside stall::turn, the time went to pollers, timers, or completions.
+  /// The function of the task; line() is 0 if there is no task. For a stall, the function that ran longest: if
+  /// stall::longest is short beside stall::turn, the time went to pollers, timers, completions, or many short runs.
   std::source_location origin{};
   std::exception_ptr failure{};        ///< the exception of a failure; else null
   std::optional<weft::stall> stall{};  ///< the times of a stall; else empty
@@ -53,9 +53,9 @@ struct report {
 /// The receiver of reports: a server's log, for instance.
 ///
 /// Called on the thread of the event, as a rule an executor's in the middle of a turn, and on several threads at the
-/// same time. weft holds no lock meanwhile. The handler may allocate, take locks of its own, write to a file, call
-/// executor::post(), and cause further reports; the executor's tasks wait for it. It must not throw, and it can neither
-/// await nor call set_report_handler().
+/// same time. weft holds no lock meanwhile, except perhaps for a fatal report. The handler may allocate, take locks of
+/// its own, write to a file, call executor::post(), and cause further reports; the executor's tasks wait for it. It
+/// must not throw, and it can neither await nor call set_report_handler(), which would wait for the handler itself.
 class report_handler {
  public:
   /// Called with each report, on the thread of the event.
@@ -65,11 +65,13 @@ class report_handler {
   ~report_handler() = default;  // weft never owns it
 };
 
-/// Sends all reports of this process to `handler` from now on. Null restores the default, which writes "weft: " and
-/// to_string() as one line to the standard error stream, at most line_limit::lines_a_second failures a second; a line
-/// before the next failure says how many were left out. From any thread. The environment variable WEFT_LOG says which
-/// kinds the default writes: `all`, `none`, or for instance `failure,warning`; it is read once, and fatal reports are
-/// always written. Returns the former handler, which may be destroyed: no thread is inside it any more.
+/// Sends all reports of this process to `handler` from now on, except failures that a scope passes to a listener of its
+/// own (with_scope()). Null restores the default, which writes "weft: " and to_string() as one line, or the lines of a
+/// dump, to the standard error stream, at most line_limit::lines_a_second failures a second; a line before the next
+/// failure says how many were left out. From any thread, but not from inside a handler. The environment variable
+/// WEFT_LOG says which kinds the default writes: `all`, `none`, or for instance `failure,warning`; it is read once, and
+/// fatal reports are always written. Returns the former handler, which may be destroyed: no thread is inside it any
+/// more.
 report_handler* set_report_handler(report_handler* handler) noexcept;
 
 /// Passes a report, of weft or of the program, to the handler. From any thread.

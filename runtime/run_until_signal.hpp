@@ -24,7 +24,7 @@ struct [[nodiscard]] until_signal {
 
 namespace detail {
 
-/// Waits for signals beside a task, and asks it to stop.
+/// Waits for signals beside a task, and then asks the task to stop.
 class signal_watch {
  public:
   /// `signals` must outlive this object.
@@ -33,7 +33,8 @@ class signal_watch {
   signal_watch& operator=(const signal_watch&) = delete;
   virtual ~signal_watch() = default;
 
-  /// Waits for the first signal (the second if drain() is true), restores the signals, and asks `tasks` to stop.
+  /// Waits for the first signal, and for a second one if drain() returns true. Then restores the signals, and asks
+  /// `tasks` to stop.
   task<> wait(scope& tasks);
   /// The first signal; 0 if none has come.
   [[nodiscard]] int first() const noexcept { return first_; }
@@ -82,8 +83,8 @@ until_signal<T> run_until_signal(executor& home, signal_watch& watch, task<T> wo
 
 }  // namespace detail
 
-/// Runs `work` on `home` as executor::run() does, and asks it to stop at the first of `signals`, such as Ctrl-C or a
-/// service manager's SIGTERM. Then waits for the task, so that it can leave everything in order.
+/// Runs `work` on `home` as executor::run() does, and asks the task to stop at the first of `signals`, such as Ctrl-C
+/// or a service manager's SIGTERM. Then waits for the task, so that it can clean up.
 ///
 ///     signal_set signals({SIGINT, SIGTERM});  // before other threads start
 ///     executor home;
@@ -91,7 +92,7 @@ until_signal<T> run_until_signal(executor& home, signal_watch& watch, task<T> wo
 ///     const bool interrupted = ended.signal != 0;
 ///
 /// A further signal does what it did before `signals` was made: it ends the process, unless the program has changed
-/// that. Call on the thread that made `signals`. If no signal has come, throws what the task throws; after one,
+/// that. Call on the thread that made `signals`. If no signal has come, throws what the task throws; after a signal,
 /// until_signal::result has the task's weft::error, and other exceptions are still thrown.
 template <class T>
 until_signal<T> run_until_signal(executor& home, signal_set& signals, task<T> work) {
@@ -99,9 +100,10 @@ until_signal<T> run_until_signal(executor& home, signal_set& signals, task<T> wo
   return detail::run_until_signal(home, watch, std::move(work));
 }
 
-/// Ends a server in two steps. The first signal calls `drain` on the executor: it should take no new work and let the
-/// work under way finish (`[&] { listener.close(); }`). The second asks the task to stop; a third does what it did
-/// before `signals` was made.
+/// run_until_signal() for a server that ends in two steps. The first signal calls `drain` on the executor; `drain`
+/// should make the server take no new work and finish the work under way (`[&] { listener.close(); }`). The second
+/// signal asks the task to stop; a third does what it did before `signals` was made. If `drain` throws, the task is
+/// asked to stop, and run_until_signal() throws the exception of `drain`.
 template <class T, std::invocable Function>
 until_signal<T> run_until_signal(executor& home, signal_set& signals, task<T> work, Function drain) {
   detail::draining_watch watch(signals, std::move(drain));

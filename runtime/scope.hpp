@@ -44,13 +44,15 @@ class scope final : private detail::root_observer {
   scope(const scope&) = delete;
   scope& operator=(const scope&) = delete;
 
-  /// Starts `child` on this executor, beside the caller. `name`, a string literal, stands beside the name of the
-  /// child's function in dumps, traces and warnings. errc::wrong_thread on any executor but the scope's.
-  /// errc::invalid_argument if the scope has ended, which is noticed only until the scope's memory is reused.
+  /// Starts `child` on this executor, beside the caller; if the scope was asked to stop, the child starts with its stop
+  /// requested. `name`, a string literal, stands beside the name of the child's function in dumps and reports, and
+  /// instead of it in traces. errc::wrong_thread unless the scope's executor makes the call. errc::invalid_argument for
+  /// an empty task, or if the scope has ended, which is noticed only until the scope's memory is reused.
   ///
   /// The returned handle may be awaited for the child's value or failure, or dropped: the scope waits for the child in
-  /// either case. A failure is thrown where the handle is awaited. In any case, the scope's first failure is thrown
-  /// where the scope is awaited (on_failure::stop_siblings), or each failure is reported (on_failure::report).
+  /// either case. A failure is thrown where the handle is awaited. Whether or not the handle is awaited, the scope's
+  /// first failure is thrown where the scope is awaited (on_failure::stop_siblings), or each failure is reported
+  /// (on_failure::report). A child that was asked to stop and ends with errc::canceled has not failed.
   template <class T>
   spawned<T> spawn(task<T> child, const char* name = nullptr) {
     check_open();
@@ -191,7 +193,7 @@ task<> run_scope(on_failure policy, report_handler* listener, Body body, const c
   while (children.running_ != 0) co_await scope::joiner(children);
   self.set_stop_token(outer);
   if (children.first_failure_) std::rethrow_exception(children.first_failure_);
-  // A stop of the caller has cut the children short, so this is no success.
+  // A stop of the caller has cut the children short, so the scope has not succeeded.
   if (children.first_stopped_ && outer.stop_requested()) std::rethrow_exception(children.first_stopped_);
 }
 
@@ -218,11 +220,13 @@ task<> run_scope_with(Function function, Body body, const char* name) {
 /// Runs `body(scope&)`, then waits for every child of the scope: nothing outlives the call.
 ///
 /// A body that throws stops all children. After they have ended, its exception is thrown, unless a child's failure came
-/// first (on_failure::stop_siblings). A stop of the caller stops the body and all children. `body` must be an lvalue,
-/// or have only trivially destructible captures.
+/// first (on_failure::stop_siblings). A stop of the caller stops the body and all children; if it ends a child, the
+/// call throws errc::canceled, unless there is a failure to throw. `body` must be an lvalue, or have only trivially
+/// destructible captures.
 ///
 /// The body's local variables are destroyed when it returns, perhaps before its children end: children must refer to
-/// objects of the caller, or take what they need as parameters. `name`, a string literal, is the scope's name in dumps.
+/// objects of the caller, or take what they need as parameters. `name`, a string literal, is the scope's name in dumps
+/// and reports.
 template <class Body>
 task<> with_scope(on_failure policy, Body&& body, const char* name = "") {
   detail::require_pinned<Body>();

@@ -42,9 +42,9 @@ class stop_chain {
 
 }  // namespace detail
 
-/// A listener for the request to stop: a timer, a narrower stop_source.
+/// A listener for the request to stop: a spawned task, or a narrower stop_source.
 ///
-/// Intrusive and executor-local: linking and unlinking are a few stores. It unlinks itself when destroyed.
+/// Intrusive and executor-local: linking and unlinking are a few stores. The destructor unlinks it.
 class stop_callback : private detail::list_hook<stop_callback> {
  public:
   stop_callback() = default;
@@ -75,15 +75,15 @@ class stop_token {
  public:
   stop_token() = default;
 
-  /// Whether a stop has been requested; it stays so.
+  /// Whether a stop has been requested; once true, it stays true.
   [[nodiscard]] bool stop_requested() const noexcept;
   /// Whether a stop can ever be requested.
   [[nodiscard]] bool stop_possible() const noexcept { return source_ != nullptr; }
   /// Whether it is a token of this source.
   [[nodiscard]] bool is_of(const stop_source& source) const noexcept { return source_ == &source; }
 
-  /// Makes a later stop call `callback`; does nothing if that is linked already. Check stop_requested() first: a stop
-  /// that has already happened calls nothing.
+  /// Makes a later stop call `callback`. Does nothing if no stop is possible, or if `callback` is linked already, to
+  /// any source. Check stop_requested() first: a stop that has already happened calls nothing.
   void link(stop_callback& callback) const noexcept;
 
  private:
@@ -94,8 +94,8 @@ class stop_token {
   stop_source* source_ = nullptr;
 };
 
-/// The source of a stop. It must outlive every use of its tokens: its destructor ends the program if an operation still
-/// listens to it.
+/// The source of a stop. It must outlive every use of its tokens: its destructor ends the program if an operation or a
+/// stop_callback still listens to it.
 class stop_source {
  public:
   stop_source() = default;
@@ -110,11 +110,11 @@ class stop_source {
 
   /// A token that refers to this source.
   [[nodiscard]] stop_token get_token() noexcept { return stop_token(this); }
-  /// Whether a stop has been requested; it stays so.
+  /// Whether a stop has been requested; once true, it stays true.
   [[nodiscard]] bool stop_requested() const noexcept { return stopped_; }
 
-  /// Stops what the tasks with this token wait for, and calls every linked callback, once. Call on the executor's
-  /// thread.
+  /// Stops the operations that the tasks with this token wait for, and calls every linked callback, once. Call on the
+  /// executor's thread.
   void request_stop() noexcept {
     stopped_ = true;
     while (chains_ != nullptr) stop_first_chain();
@@ -137,10 +137,11 @@ class stop_source {
 class linked_stop_source final : public stop_source, private stop_callback {
  public:
   linked_stop_source() = default;
-  /// A source that stops when `parent` does, too.
+  /// A source that also stops when `parent` does.
   explicit linked_stop_source(stop_token parent) noexcept { follow(parent); }
 
-  /// Makes this source stop when `parent` does.
+  /// Makes this source stop when `parent` does; at once if `parent` has stopped. A source that follows a parent keeps
+  /// that parent: call unfollow() first.
   void follow(stop_token parent) noexcept {
     if (parent.stop_requested()) {
       request_stop();
@@ -148,7 +149,7 @@ class linked_stop_source final : public stop_source, private stop_callback {
       parent.link(*this);
     }
   }
-  /// Makes this source independent of `parent`, which may then be destroyed.
+  /// Makes this source independent of its parent, which may then be destroyed.
   void unfollow() noexcept { unlink(); }
 
  private:

@@ -22,8 +22,9 @@ void block_until_ended(remote_call_base& call, executor_core& where);
 ///     const int answer = sync_wait(group[0], compute());
 ///
 /// Returns the task's value or throws its exception. errc::wrong_thread on a thread that runs an executor or an
-/// asio_host's io_context, because such a thread must not block. errc::executor_stopped after the run() of `where` has
-/// returned, until it is called again. Blocks for ever if run() is never called.
+/// asio_host's io_context, because such a thread must not block. Before the first run() of `where`, waits for that
+/// run() as well. errc::executor_stopped after run() has returned, until it is called again, and if `where` is
+/// destroyed before it runs the task.
 template <class T>
 T sync_wait(executor& where, task<T> what) {
   detail::remote_call<T> call(std::move(what));

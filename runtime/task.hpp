@@ -46,7 +46,7 @@ class promise_base : private stop_chain {
   void set_stop_token(stop_token token) noexcept {
     leave();
     stop_ = token;
-    // A stop finds the coroutine through a parent with the same token.
+    // A coroutine whose parent has the same token need not join: a stop finds it through the parent.
     if (parent_ != nullptr && parent_->stop_.source_ == token.source_) return;
     if (token.stop_possible() && !token.stop_requested()) join(*token.source_);
   }
@@ -200,9 +200,9 @@ class task_promise<void> final : public task_promise_base {
 ///
 /// An exception that leaves the coroutine is thrown where the task is awaited. The task runs on the executor of the
 /// task that awaits it, and inherits its stop token. Tasks that await one another use no stack, however many there are.
-/// A task that never started may be destroyed. One that is suspended is destroyed with everything that it awaits; the
-/// program ends if that cannot be abandoned, such as an operation on borrowed memory (net::transfer) or on a file, a
-/// run_on(), or a scope whose tasks run.
+/// A task that never started may be destroyed. A task that is suspended is destroyed with everything that it awaits;
+/// the program ends if something of that cannot be abandoned, such as an operation on borrowed memory (net::transfer)
+/// or on a file, a run_on(), an offload(), or a scope whose tasks run.
 ///
 /// Awaiting, spawning or running an empty task, which was default-constructed, awaited before or moved from, is
 /// errc::invalid_argument. So is awaiting a task<T> whose coroutine reaches its end without a co_return.

@@ -20,13 +20,13 @@ enum class trace_track : std::uint8_t {
 
 /// An observer of running executors: trace_file, or a program's own.
 ///
-/// Called from the threads of all executors and workers, and from any that registers or deregisters memory. It must not
-/// throw. Times are those of executor_options::clock.
+/// Called from the threads of all executors and workers, and from any thread that registers or deregisters memory. It
+/// must not throw. The times that ran() gets are those of executor_options::clock.
 class trace_sink {
  public:
   /// A span begins now; `item` identifies it until it has ended.
   virtual void began(trace_track track, const void* item, std::string_view name) noexcept = 0;
-  /// The span that began with this `item` has ended.
+  /// The span that began with this `item` has ended. It may have begun before this sink was set.
   virtual void ended(trace_track track, const void* item) noexcept = 0;
   /// The calling thread has run a part of a task, from `start` to `end`.
   virtual void ran(std::string_view name, time_point start, time_point end) noexcept = 0;
@@ -73,7 +73,7 @@ class trace_span {
 }  // namespace detail
 
 /// Makes `sink` observe all executors and workers of this process from now on; null ends that. The sink must live until
-/// every executor and worker that may have seen it has stopped.
+/// every executor, and every thread that registers or deregisters memory, that may have seen it has stopped.
 inline void set_trace(trace_sink* sink) noexcept { detail::active_trace.store(sink, std::memory_order_release); }
 
 }  // namespace weft

@@ -5,7 +5,8 @@
 
 namespace weft {
 
-/// A trace in the JSON that chrome://tracing and ui.perfetto.dev open. It records from its construction to close().
+/// A trace in the JSON that chrome://tracing and ui.perfetto.dev open. It records from its construction to close() or
+/// its destruction.
 ///
 ///     trace_file trace("copy.json");
 ///     ex.run(main_task());

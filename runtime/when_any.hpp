@@ -31,8 +31,8 @@ class race {
  public:
   explicit race(scope& racers) noexcept : racers_(racers) {}
 
-  /// Notes that a racer has ended without failure. After a failure it counts only if it yielded a value, which would be
-  /// lost.
+  /// Notes that a racer has ended without failure. After the failure of another, it counts only if it has yielded a
+  /// value, which would be lost otherwise.
   void yielded(std::size_t index, bool is_value) noexcept {
     if (!first_ && (!failure_ || is_value)) first_ = index;
     racers_.request_stop();
@@ -106,8 +106,8 @@ task<when_any_result<std::tuple<std::optional<value_or_nothing<T>>...>>> run_any
 }  // namespace detail
 
 /// Runs tasks and operations side by side until one ends; then the others are stopped *and awaited*, so that none of
-/// them goes on. Yields the first one's value (an empty struct if it yields nothing), or throws its failure; failures
-/// of the others are dropped. If others have yielded values, which would be lost, the failure is not thrown:
+/// them goes on. Yields the value of the first to end (an empty struct if that yields nothing), or throws its failure;
+/// failures of the others are dropped. If others have yielded values, which would be lost, the failure is not thrown:
 /// when_any_result::failure has it beside the values.
 ///
 ///     auto first = co_await when_any(peer.recv(), shut_down.wait(), sleep_for(30s));
@@ -120,7 +120,7 @@ auto when_any(Operation&&... operations) {
   return detail::run_any(detail::as_task(std::forward<Operation>(operations))...);
 }
 
-/// when_any() for any number of tasks of one type, but at least one.
+/// when_any() for any number of tasks of one type; errc::invalid_argument for none.
 template <class T>
 task<when_any_result<std::vector<std::optional<detail::value_or_nothing<T>>>>> when_any(std::vector<task<T>> tasks) {
   if (tasks.empty()) throw error(errc::invalid_argument, "when_any needs at least one task");
@@ -143,7 +143,7 @@ task<when_any_result<std::vector<std::optional<detail::value_or_nothing<T>>>>> w
   co_return std::move(outcome);
 }
 
-/// when_any() for operations of one type.
+/// when_any() for any number of operations of one type; errc::invalid_argument for none.
 template <detail::is_awaitable Operation>
   requires(!detail::is_task<Operation>)
 auto when_any(std::vector<Operation> operations) {

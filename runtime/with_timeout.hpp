@@ -14,8 +14,8 @@ namespace weft {
 
 namespace detail {
 
-/// While it lives, the coroutine has a stop token of its own, which stops at a deadline as well as with the former
-/// token.
+/// While this object lives, the coroutine has a stop token of its own, which stops at a deadline as well as with the
+/// former token.
 class deadline_guard final : private timer {
  public:
   deadline_guard(promise_base& self, time_point deadline)
@@ -69,8 +69,8 @@ task<std::decay_t<await_result<Operation>>> limited(std::optional<time_point> de
 
 /// Awaits `operation`, a task or any operation of weft, but stops it at `deadline` and then throws errc::timed_out.
 ///
-/// A stop is a request: the call returns when the operation has ended, with its result if that came before the stop. An
-/// operation that was posted may still take effect at the peer (error::posted).
+/// A stop is a request: the call returns when the operation has ended, with its result or its own failure if that came
+/// before the stop. An operation that was posted may still take effect at the peer (error::posted).
 template <class Operation>
 [[nodiscard]] auto with_deadline(time_point deadline, Operation operation) {
   return detail::limited(std::optional(deadline), duration(), std::move(operation));

@@ -136,8 +136,8 @@ bool worker_pool::withdraw(detail::worker_job& job) noexcept {
 }
 
 void worker_pool::work() noexcept {
-  // A new thread inherits the processors of the thread that called submit(), which may be pinned. If they cannot be
-  // changed, it keeps them.
+  // A new thread inherits the processors of the thread that called submit(), which may be pinned. If that cannot be
+  // changed, the new thread keeps the inherited processors.
   const cpu_set_t& usable = processors_->set;
   if (CPU_COUNT(&usable) != 0) ::sched_setaffinity(0, sizeof usable, &usable);
   std::unique_lock lock(mutex_);

@@ -28,7 +28,8 @@ class worker_job : public list_hook<worker_job> {
  protected:
   ~worker_job() = default;
 
-  /// Called once, on a worker thread. The job may be destroyed as soon as run() has made its result known.
+  /// Called on a worker thread, once for each submit() that is not withdrawn. The job may be destroyed as soon as run()
+  /// has made its result known, so run() must not touch it after that.
   virtual void run() noexcept = 0;
 
  private:
@@ -38,15 +39,14 @@ class worker_job : public list_hook<worker_job> {
 }  // namespace detail
 
 /// A bounded number of threads for work that would block an executor: registration, files, name resolution, hashing.
-/// Threads start on demand. They may use every processor that the thread which made the pool may use, even if the
-/// thread that calls submit() is pinned. The destructor waits for the jobs that are running, and ends the program if
-/// jobs are queued.
+/// Threads start on demand, and must not run an executor. They may use every processor that was available to the thread
+/// which made the pool, even if the thread that calls submit() is pinned. The destructor waits for the jobs that are
+/// running, and ends the program if jobs are queued.
 ///
 /// A child of fork(2) has a copy of the pool without its threads: it starts new threads on demand, and does not run
 /// jobs that the parent had submitted.
 ///
-/// submit() and withdraw() are a seam: a simulated pool in tests decides when its jobs run. Its threads must not run an
-/// executor.
+/// submit() and withdraw() are a seam: a simulated pool in tests decides when its jobs run.
 class worker_pool : private detail::list_hook<worker_pool> {
  public:
   /// Starts threads on demand, at most `threads`.
@@ -59,7 +59,7 @@ class worker_pool : private detail::list_hook<worker_pool> {
   /// pool has no thread and the system refuses one.
   virtual void submit(detail::worker_job& job);
 
-  /// From any thread: withdraws a job that has not begun; false if it has.
+  /// From any thread: withdraws a job of this pool that has not begun; false if it has.
   [[nodiscard]] virtual bool withdraw(detail::worker_job& job) noexcept;
 
   /// The process's pool, used by executors that name no other.

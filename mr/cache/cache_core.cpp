@@ -195,7 +195,7 @@ bool cache_core::watch(cache_flight& flight) noexcept {
     entry.watched = watched;
     flight.unwatched_ = !watched;
   };
-  note(true);  // noted before, because a change may end the watch at once
+  note(true);  // noted before the call, because a change may end the watch at once
   const bool watched = monitor_->watch(entry.bytes);
   if (!watched) note(false);
   return watched;
@@ -285,7 +285,8 @@ bool cache_core::settle(cache_flight& flight, const std::optional<error>& failur
   bool kept = false;
   if (use) {
     entry.generation = ++registrations_;
-    entry.stale = entry.stale || !watched || entry.allocation != entry.of_allocation;  // other id: freed meanwhile
+    // A different allocation means that the one asked for was freed meanwhile.
+    entry.stale = entry.stale || !watched || entry.allocation != entry.of_allocation;
     kept = !entry.stale && !closed_ && keep(entry, dead);
     if (!kept) ++counts_.not_kept;
   }

@@ -37,7 +37,8 @@ struct cache_link {
 };
 
 /// One registration. It is held by the cache while the cache keeps it, by leases, and by operations that use their
-/// slices; the last holder has a worker deregister it.
+/// slices. When the last holder has let go, the entry is deregistered and destroyed: by run_on_worker(), or at once on
+/// a thread that may block.
 class cache_entry final : public region_state, private cache_link {
  public:
   cache_entry(std::shared_ptr<mr::domain> from, std::shared_ptr<cache_core> core, const lease_request& wanted);
@@ -106,7 +107,7 @@ class cache_entry final : public region_state, private cache_link {
   // Under the core's mutex. The node is made and destroyed with the entry, because nothing under the mutex may allocate
   // or free.
   place listed_ = place::nowhere;
-  bool leased_again_ = false;   // since it was last put at the end of the order
+  bool leased_again_ = false;   // a lease has found the entry since it was last put at the end of `order_`
   kept_index::node_type node_;  // empty while the entry is in an index
   kept_index::iterator kept_;
   leased_index::iterator leased_;
@@ -235,8 +236,8 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
   [[nodiscard]] bool keep(cache_entry& item, cache_entry*& dead) noexcept;
   [[nodiscard]] bool make_room(std::size_t bytes, cache_entry*& dead) noexcept;
   [[nodiscard]] cache_entry* take_idle() noexcept;
-  static void bury(cache_entry* dead) noexcept;       // destroys entries on workers; called without the mutex
-  static void bury_here(cache_entry* dead) noexcept;  // destroys them on this thread, which may block
+  static void bury(cache_entry* dead) noexcept;       // destroys entries by run_on_worker(); called without the mutex
+  static void bury_here(cache_entry* dead) noexcept;  // destroys entries on this thread, which may block
 
   // These may block: for workers. But any thread that destroys an entry calls unwatch(), and wait() calls land() if no
   // worker can be started.
@@ -263,7 +264,7 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
 
   mutable weft::detail::light_mutex mutex_;
   cache_entry::kept_index kept_;
-  cache_entry::leased_index leased_;  // entries that are only leased, or being destroyed
+  cache_entry::leased_index leased_;  // entries that are not kept: leased, or being destroyed
   // The kept entries in the order of eviction: order_.newer is the first. An entry that was leased again meanwhile, or
   // is still in use, moves to the end when its turn comes, so that a lease need not touch the entry's neighbours.
   cache_link order_;
@@ -272,7 +273,7 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
   std::size_t bytes_ = 0;
   std::uint64_t registrations_ = 0;
   weft::detail::intrusive_list<cache_flight> flights_;
-  cache_entry* dead_ = nullptr;  // dropped by the monitor, which must not free; destroyed by clean_up() or close()
+  cache_entry* dead_ = nullptr;  // entries dropped by changed(), which must not free them: clean_up() or close() does
   bool closed_ = false;
   cache_statistics counts_;
   std::atomic<std::size_t> registered_bytes_{0};
@@ -280,7 +281,7 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
   // Held while the watched ranges are changed, and while close() takes the monitor away. Locked before `mutex_`.
   std::mutex watching_;
   const cache_entry* unwatching_ = nullptr;
-  std::unique_ptr<memory_monitor> monitor_;  // null: none, or closed. The last member, so that it is destroyed first
+  std::unique_ptr<memory_monitor> monitor_;  // null: no monitor, or closed. The last member, to be destroyed first
 };
 
 }  // namespace weft::mr::detail

@@ -32,15 +32,15 @@ class lease_request : public weft::detail::remote_waiter {
   std::span<std::byte> memory_;
   mr::usage usage_;
   memory_device* device_;         // whose memory it is; null: host memory
-  std::uint64_t allocation_ = 0;  // device_allocation::id
-  cache_entry* entry_ = nullptr;  // the registration that serves it, of which it is a holder
+  std::uint64_t allocation_ = 0;  // device_allocation::id of the memory; 0: host memory
+  cache_entry* entry_ = nullptr;  // the registration that serves the request; the request is one of its holders
   std::optional<error> failure_;
 
  private:
   friend class cache_core;
   friend class cache_entry;
 
-  cache_flight* flight_ = nullptr;  // the registration that it waits for; under the core's mutex
+  cache_flight* flight_ = nullptr;  // the registration in progress that it waits for; under the core's mutex
 };
 
 }  // namespace weft::mr::detail

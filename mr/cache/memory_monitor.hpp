@@ -32,7 +32,7 @@ class memory_monitor {
     /// Destroys what changed() has dropped. Called after end(), on a separate thread, where it may allocate and free.
     virtual void clean_up() noexcept = 0;
     /// The first part of `range`, in whole pages, that need not be watched any more; empty if there is none, or if a
-    /// change has ended the watch of any part of `range`.
+    /// change has ended the watch of any part of the memory that unwatch() was called for.
     [[nodiscard]] virtual std::span<const std::byte> unneeded(std::span<const std::byte> range) const noexcept = 0;
 
    protected:

@@ -154,9 +154,10 @@ class userfaultfd_monitor final : public memory_monitor {
     return ::ioctl(events_.fd(), UFFDIO_REGISTER, &wanted) == 0 && is_ours_alone(range);
   }
 
-  // Up to Linux 6.16, UFFDIO_UNREGISTER also ends the watches of other descriptors. Here there are none: once all
-  // changes are reported, what the listener finds unneeded is still mapped as this monitor has watched it, and the
-  // mutex keeps other monitors from watching memory that is mapped there later, until the call has returned.
+  // Up to Linux 6.16, UFFDIO_UNREGISTER also ends the watches of other descriptors. Here no other descriptor watches
+  // the range: once all changes are reported, what the listener finds unneeded is still mapped as this monitor has
+  // watched it, and the mutex keeps other monitors from watching memory that is mapped there later, until the call has
+  // returned.
   void unwatch(std::span<const std::byte> range) noexcept override {
     const uffdio_range all = pages_of(range);
     const std::lock_guard lock(own_descriptor::mutex);

@@ -53,7 +53,7 @@ class opened_handle {
 
 }  // namespace
 
-/// The driver's answers about an address. For host memory that it does not know, they name no device.
+/// The driver's answers about an address. For host memory that the driver does not know, the answers name no device.
 struct cuda_device::attributes {
   context_handle context = nullptr;
   unsigned memory_type = 0;

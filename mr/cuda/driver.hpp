@@ -24,7 +24,7 @@ enum class status : int {
   success = 0,
   invalid_value = 1,
   out_of_memory = 2,
-  not_initialized = 3,  // also every call in a child after fork(2)
+  not_initialized = 3,  // also the result of every call in a child after fork(2)
   deinitialized = 4,    // while the process exits
   stub_library = 34,
   call_requires_newer_driver = 36,

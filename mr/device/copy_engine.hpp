@@ -59,7 +59,7 @@ class [[nodiscard("co_await it")]] lane_operation : public weft::detail::operati
   copy_lane* lane_;
   std::uint64_t mark_ = 0;
   bool has_left_ = false;
-  lane_operation* next_ = nullptr;  // queued behind it
+  lane_operation* next_ = nullptr;  // the operation queued behind this one
   std::optional<error> failure_;
 };
 
@@ -151,9 +151,9 @@ class copy_engine final : public weft::detail::attachment, private poller {
               std::unique_ptr<copy_stream> out, descriptor event);
 
   [[nodiscard]] memory_device& device() const noexcept { return *device_; }
-  /// From host memory to the device.
+  /// The lane for copies from host memory to the device.
   [[nodiscard]] copy_lane& in() noexcept { return in_; }
-  /// From the device to host memory, or to itself.
+  /// The lane for copies from the device to host memory, or within the device.
   [[nodiscard]] copy_lane& out() noexcept { return out_; }
 
  private:

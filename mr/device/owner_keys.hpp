@@ -26,10 +26,10 @@ class owner_key_use;
 enum class owner_access : std::uint8_t {
   done = 0,
   no_such_key = 1,    ///< unknown, revoked, or for another connection or domain
-  not_allowed = 2,    ///< the key's usage does not allow it, or the peer's memory cannot be, or is not, shared
+  not_allowed = 2,    ///< the key's usage does not allow it, or the peer has not shared, or cannot share, its memory
   out_of_range = 3,   ///< beyond the memory
   device_failed = 4,  ///< the device failed to copy or to open memory, or the registered memory was freed
-  no_memory = 5,      ///< the owner has no host memory to copy through
+  no_memory = 5,      ///< the owner has no host memory to copy through, or no memory windows for the peer
   closing = 6,        ///< the owner closes the connection
   not_written = 7,    ///< the memory could not be written to the storage of its file
 };
@@ -74,18 +74,19 @@ class owner_keys {
     std::uint64_t key = 0;
     std::uint64_t offset = 0;
     std::uint64_t bytes = 0;
-    usage purpose = usage::none;      ///< one of peer_usages; read_src satisfies flush_visibility, too
+    usage purpose = usage::none;      ///< one of peer_usages; a key for read_src allows flush_visibility, too
     const registrar* home = nullptr;  ///< the domain of its connection
     std::uint64_t connection = any_connection;
   };
-  /// Checks a request. If the peer may use the memory, sets `use` and returns owner_access::done, otherwise the reason.
+  /// Checks a request. If the peer may use the memory, sets `use`, which must be empty, and returns
+  /// owner_access::done; otherwise returns the reason.
   [[nodiscard]] owner_access begin(const access& asked, owner_key_use& use) noexcept;
 
  private:
   friend class owner_key_use;
   struct entry {
     opening what;
-    std::size_t uses = 0;  // its owner_key_use objects
+    std::size_t uses = 0;  // the number of its owner_key_use objects
     bool closed = false;   // no further use begins
   };
 

@@ -15,8 +15,8 @@ namespace weft::mr::detail {
 struct block;
 class block_cache;
 
-/// The pool core's view of a task that waits for a buffer because none was at hand, or for several, of which it takes
-/// all or none. The base of allocate_waiter.
+/// The pool core's view of a task that waits for one buffer because none was at hand, or for several buffers, of which
+/// it takes all or none. The base of allocate_waiter.
 class allocate_request : public weft::detail::operation_base, public weft::detail::list_hook<allocate_request> {
  protected:
   allocate_request(std::size_t count, std::size_t bytes, budget which, std::source_location where) noexcept

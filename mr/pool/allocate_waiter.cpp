@@ -22,7 +22,7 @@ void allocate_waiter::cancel() noexcept {
   if (!core_->withdraw(*this)) return;  // the result is on its way
   try {
     failure_ = std::make_exception_ptr(core_->canceled(*this));
-  } catch (const std::bad_alloc&) {  // the error then has no text
+  } catch (const std::bad_alloc&) {  // take() then throws an error without details
   }
   finish();
 }

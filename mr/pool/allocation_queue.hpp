@@ -14,9 +14,9 @@ class depot;
 
 /// The allocations that wait for blocks of one budget, in order of arrival. Under the core's mutex.
 ///
-/// Waiters for one block come first, because established connections come before connections being set up. While there
-/// are none, the first waiter for several blocks gathers blocks; it gives them back when a waiter for one block lacks
-/// one.
+/// Waiters for one block come first, because established connections come before connections being set up. While no
+/// task waits for one block, the first waiter for several blocks gathers blocks; the queue takes them back when a
+/// waiter for one block finds none free.
 class allocation_queue {
  public:
   explicit allocation_queue(depot& home) noexcept : depot_(home) {}

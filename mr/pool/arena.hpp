@@ -10,8 +10,8 @@
 
 namespace weft::mr {
 
-/// A mapping that is registered as a whole, for local operations and, where the domain has them, for windows. No peer
-/// has a key to it. The constructor and the destructor block: for workers.
+/// A mapping that is registered as a whole, for local operations and, where the domain has windows, for these. No peer
+/// has a key to it, except that of a window. The constructor and the destructor block: for workers.
 class arena {
  public:
   /// Throws the errors of domain::provide(), such as errc::no_memory, and of domain::register_now().

@@ -25,8 +25,8 @@ class arena_supply {
     [[nodiscard]] bool empty() const noexcept { return give_up == nullptr && make_bytes[0] == 0 && make_bytes[1] == 0; }
   };
 
-  /// Called when a block of `bytes` is missing: has an arena made, or idle ones given up to make room for it. Does
-  /// nothing while an arena is being made.
+  /// Has an arena made for a missing block of `bytes`; or, if there is no room, has idle arenas given up, so that a
+  /// later call finds room. Does nothing while an arena is being made.
   void want(std::size_t bytes, orders& to) noexcept;
   /// Has the next arena made, before a task has to wait for it, if less than a quarter of an arena is free and there is
   /// room for another.
@@ -43,7 +43,7 @@ class arena_supply {
   void given_up(std::size_t bytes) noexcept;
 
   [[nodiscard]] bool grows() const noexcept { return grows_; }
-  /// Whether the last arena could not be made. Then no arena is made before a task waits.
+  /// Whether the last arena could not be made. If so, grow_ahead() does nothing.
   [[nodiscard]] bool has_failed() const noexcept { return has_failed_; }
   /// The bytes of all arenas, including those being made or freed.
   [[nodiscard]] std::size_t committed() const noexcept { return committed_; }

@@ -28,7 +28,7 @@ class block_cache : public weft::detail::list_hook<block_cache>, protected weft:
 
   // Under the core's mutex.
 
-  /// Sends a waiter that has been served, to be resumed.
+  /// Sends a waiter that has been served to the executor, which resumes its task.
   void send(allocate_request& served) noexcept;
   /// Undoes send().
   static void withdraw(allocate_request& served) noexcept {

@@ -13,7 +13,8 @@
 
 namespace weft::mr::detail {
 
-/// The number of blocks that move between a shelf and the depot at once, to make the lock cheap: 1 to 32, about 32 KiB.
+/// The number of blocks that move between a shelf and the depot at once, to make the lock cheap: about 32 KiB in all,
+/// but at least 1 block and at most 32.
 [[nodiscard]] std::size_t batch_of(std::size_t block_bytes) noexcept;
 
 /// The stacks of free blocks that one executor caches, for both budgets. One executor after another may use a shelf; it

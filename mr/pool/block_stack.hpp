@@ -18,7 +18,8 @@ class block_stack {
   block_stack(const block_stack&) = delete;
   block_stack& operator=(const block_stack&) = delete;
 
-  /// Takes a block. Null if there is none, or if `user` is not its user. A null `user` is no executor.
+  /// Takes a block. Null if there is none, or if `user` is not the stack's user. A null `user` stands for a thread
+  /// without an executor, and gets none.
   [[nodiscard]] block* take(const void* user) noexcept {
     block** const top = top_.load(std::memory_order_relaxed);
     if (user_.load(std::memory_order_relaxed) != user) return nullptr;

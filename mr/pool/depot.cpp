@@ -13,7 +13,8 @@
 namespace weft::mr::detail {
 namespace {
 
-// A slab may have up to this many chunks, if that many are needed to waste at most an eighth of its memory.
+// A slab has as many chunks as one of its blocks needs, or more, up to this many, if it would waste more than an eighth
+// of its memory otherwise.
 constexpr std::size_t longest_slab = 8;
 
 // A different number for each block, so that a buffer that outlives its block does not match the next block there.
@@ -221,8 +222,8 @@ void depot::relist(carved_arena& item) noexcept {
 }
 
 // Slabs are kept when their last block is freed, because a block of that size is likely to be needed again. When no
-// free run is long enough, this turns idle slabs into free chunks, until one arena has such a run. False if there are
-// none.
+// free run is long enough, this turns idle slabs into free chunks, until one arena has such a run or no idle slab is
+// left. False if there was no idle slab.
 bool depot::merge_idle(std::size_t chunks) noexcept {
   bool merged = false;
   while (slab* const item = idle_slabs_.first()) {

@@ -19,7 +19,7 @@
 #include <vector>
 
 // The source of a pool's blocks: arenas are divided into chunks, and runs of chunks are cut into blocks of one size.
-// Nothing here locks, waits or calls the system, except the job of a carved_arena: pool_core does.
+// Nothing here locks, waits or calls the system, except the job of a carved_arena: pool_core does all that.
 namespace weft::mr::detail {
 
 class carved_arena;
@@ -54,10 +54,10 @@ class slab : public weft::detail::list_hook<slab, slabs_with_free_blocks>,
   [[nodiscard]] std::size_t size_class() const noexcept { return size_class_; }
   /// The depot's listener.
   [[nodiscard]] retirement_listener& listener() const noexcept { return *listener_; }
-  /// Notes where a block was allocated, for leak reports, in builds that mark freed memory.
+  /// Notes where a block was allocated, for reports of leaks and of long waits, in builds that mark freed memory.
   void note_taken(const block& item, const std::source_location& where) noexcept;
   void note_freed(const block& item) noexcept;
-  /// The stack where executors cache its blocks: stack_of(), or no_stack.
+  /// The index of the stack where executors cache its blocks: stack_of(), or no_stack.
   [[nodiscard]] std::size_t stack() const noexcept { return stack_; }
 
  private:
@@ -110,7 +110,7 @@ class carved_arena final : public background_job,
   /// Whether none of its blocks is taken.
   [[nodiscard]] bool idle() const noexcept { return taken_ == 0; }
 
-  carved_arena* next_retired = nullptr;  // pool_core's list
+  carved_arena* next_retired = nullptr;  // in arena_supply::orders::give_up
 
  private:
   friend class depot;
@@ -136,7 +136,7 @@ class carved_arena final : public background_job,
   depot* home_;
   std::size_t bytes_;
   bool whole_;
-  std::size_t taken_ = 0;                     // blocks
+  std::size_t taken_ = 0;                     // blocks taken from the depot
   std::vector<std::unique_ptr<slab>> slabs_;  // each at the index of its first chunk
   std::vector<bool> used_;                    // chunks that belong to a slab
   std::size_t longest_run_ = 0;               // of chunks that belong to no slab
@@ -149,7 +149,8 @@ class carved_arena final : public background_job,
 /// The arenas of one budget of a pool. Under the pool's mutex. Cutting allocates memory; if that fails, no slab is cut.
 ///
 /// Giving a block takes constant time, and so does taking one if a block of its size is free. Cutting more finds an
-/// arena in logarithmic time, and then goes through its chunks; only reports go through all arenas.
+/// arena in logarithmic time, and then goes through its chunks; if no arena has room, it first merges idle slabs, one
+/// after the other. Only reports go through all arenas.
 class depot {
  public:
   /// The class of a slab whose block is a whole arena.
@@ -182,7 +183,7 @@ class depot {
   void add(std::unique_ptr<carved_arena> item) noexcept;
   /// Removes an arena that is idle.
   [[nodiscard]] std::unique_ptr<carved_arena> remove(carved_arena& item) noexcept;
-  /// An idle arena to give up: one of a large buffer first, then a shared one beyond `keep`. Null if there is none.
+  /// An idle arena to give up: one of a large buffer first, then one beyond the first `keep` shared ones. Null if none.
   [[nodiscard]] carved_arena* find_idle(std::size_t keep) const noexcept;
 
   [[nodiscard]] std::size_t arenas() const noexcept { return arenas_; }

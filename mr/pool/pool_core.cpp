@@ -22,7 +22,7 @@ constexpr duration pause_after(unsigned failures_in_a_row) noexcept {
 // A task that waits this long probably waits for buffers that it holds itself.
 constexpr duration patience = std::chrono::seconds(3);
 
-// The stack of blocks that no executor caches.
+// The stack of blocks that have none on a shelf: it has no user, so free_block() leaves them to free_slowly().
 constinit block_stack nobodys_stack;
 
 std::uint64_t next_number() noexcept {
@@ -450,7 +450,7 @@ void pool_core::not_grown(budget_state& into, std::size_t bytes, shortage of, co
       // growth is tried at once for the next waiter, whose executor takes over the retry if that attempt fails.
       return waiter->cache_->ask_for_retry();
     }
-    // Moved, so that this thread does not destroy the exception: nobody would wait until it has.
+    // Moved, so that this thread keeps no reference to the exception: nobody waits until such a reference has ended.
     waiter->failure_ = std::move(failure);
     const bool had_some = into.waiting.put_back(*waiter);
     resolve(into, *waiter, todo);

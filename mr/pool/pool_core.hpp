@@ -41,7 +41,7 @@ class pool_core final : private retirement_listener {
 
   /// The pool's number, which no other pool of the process ever has.
   [[nodiscard]] std::uint64_t number() const noexcept { return number_; }
-  /// pool::numa_node()
+  /// See pool::numa_node().
   [[nodiscard]] int node() const noexcept { return node_; }
 
   /// Takes a block without waiting; null if the caller has to wait.
@@ -122,7 +122,7 @@ class pool_core final : private retirement_listener {
   void trim(budget_state& from, duties& todo) noexcept;
 
   void retry_growth() noexcept;
-  // On a worker.
+  // Called by jobs of run_on_worker(); not_grown() also on the thread that has no memory to make such a job.
   void grow(budget_state& into, std::size_t bytes, bool whole) noexcept;
   void grown(budget_state& into, std::unique_ptr<carved_arena> item, placement where) noexcept;
   // The memory that was missing to make an arena.

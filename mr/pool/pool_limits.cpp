@@ -19,7 +19,7 @@ pool_limits::pool_limits(const domain& home, const pool_options& options)
   if (!(options.receive_fraction >= 0 && options.receive_fraction <= 1))
     refuse("receive_fraction is not between 0 and 1");
   std::size_t limit = options.max_bytes;
-  // Half is left for the queues of connections and for exposed buffers, which rxe counts a second time.
+  // Half is left for the queues of connections and for exposed buffers, which Soft-RoCE (rxe) counts a second time.
   const auto locked = home.pins() ? locked_memory_limit() : std::nullopt;
   if (const std::size_t ours = locked ? *locked / 2 : limit; ours < limit) {
     reason_ = fmt::format("the locked-memory limit is {} bytes (ulimit -l), of which the pool takes half instead of {}",

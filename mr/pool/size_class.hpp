@@ -26,7 +26,8 @@ inline constexpr std::size_t largest_cached = std::size_t{64} << 10;
 /// How many classes executors cache.
 inline constexpr std::size_t cached_classes = class_of(largest_cached) + 1;
 
-/// The classes up to largest_cached, by size in units of 64 bytes: one look-up if the compiler does not know the size.
+/// The classes of sizes up to largest_cached, indexed by the size in units of 64 bytes, rounded up: one look-up where
+/// the compiler does not know the size.
 inline constexpr auto class_table = [] {
   std::array<std::uint8_t, largest_cached / 64 + 1> all{};
   for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::uint8_t>(class_of(i * 64));

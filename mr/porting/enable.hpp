@@ -12,9 +12,9 @@ namespace weft::mr::porting {
 /// throw errc::busy meanwhile. A stop does not interrupt it.
 ///
 /// errc::invalid_argument for an empty region. errc::busy while the region is being refreshed, registered again or
-/// enabled, and, if it has to be registered again, while an operation uses a slice of it. After such an error, or if
-/// the registration fails, the region is as before, except that it may be empty in a rare case: see
-/// region::reregister(). From an executor. See fi_mr_enable(3).
+/// enabled, and, if it has to be registered again, while an operation or a task that waits for remote_writes() uses it.
+/// After such an error, or if the registration fails, the region is as before, except that it may be empty in a rare
+/// case: see region::reregister(). From an executor. See fi_mr_enable(3).
 task<> enable(region& target);
 
 /// Whether the region is open to peers; false for an empty region.

@@ -16,9 +16,9 @@ class event_queue_core;
 
 /// A queue of the results of submitted registrations, like an event queue of libfabric: fi_mr(3), "FI_REG_MR".
 ///
-/// Each submission that did not throw yields one event, in the order of completion; none is dropped, because submit()
-/// has made room for it. Any number of tasks on any executors may wait for events. Each event goes to one of them, and
-/// no event is lost if a task that waits is stopped or destroyed. Thread-safe.
+/// Each submission that did not throw yields one event, in the order of completion; no event is dropped while the queue
+/// exists, because submit() has made room for it. Any number of tasks on any executors may wait for events. Each event
+/// goes to one of them, and no event is lost if a task that waits is stopped or destroyed. Thread-safe.
 ///
 /// No task may wait for an event when the queue is destroyed. The regions of events that were not read are destroyed
 /// with the queue; registrations still in progress are undone by their workers.

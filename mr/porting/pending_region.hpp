@@ -20,7 +20,7 @@ namespace detail {
 class submission;
 }
 
-/// A registration that submit() has started. Move-only; on any thread.
+/// A registration that submit() has started. Move-only; usable on any thread.
 ///
 /// Destroying it before its event was read cancels the registration: a worker (or, if none can be started, the
 /// destroying thread) deregisters what was registered, and only then the event comes, with errc::canceled. If the
@@ -44,9 +44,9 @@ class pending_region {
   /// Whether its event can be read, has been read, or was dropped with its queue. The object must not be empty.
   [[nodiscard]] bool is_complete() const noexcept;
 
-  /// The key that peers use. Throws errc::key_not_available before the event can be read, the registration's error if
-  /// it failed, and errc::access_denied if the usage gives peers no access. The object must not be empty. See
-  /// fi_mr_key(3).
+  /// The key that peers use; 0 if the region has none, such as a disabled region that gets its key only from enable().
+  /// Throws errc::key_not_available before the event can be read, the registration's error if it failed, and
+  /// errc::access_denied if the usage gives peers no access. The object must not be empty. See fi_mr_key(3).
   [[nodiscard]] std::uint64_t key() const;
 
  private:

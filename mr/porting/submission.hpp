@@ -23,9 +23,10 @@ class submission;
 class event_queue_core {
  public:
   /// Gives an event to the task that has waited longest, or keeps it. If the handle or the queue is gone, it first
-  /// undoes the registration, which blocks. From any thread.
+  /// undoes the registration, which blocks; without a queue, it drops the event. From any thread.
   void deliver(submission& ended) noexcept;
-  /// Puts back an event that its reader did not read, as the next one.
+  /// Puts back an event that its reader did not read, as the next one. If the handle is gone, has the registration
+  /// undone, and its event delivered anew; if the queue is gone, drops the event.
   void put_back(std::shared_ptr<submission> unread) noexcept;
   /// Takes the oldest event; null if there is none.
   [[nodiscard]] std::shared_ptr<submission> take() noexcept;
@@ -51,7 +52,7 @@ class event_queue_core {
   mutable std::mutex mutex_;  // guards the states of all submissions, too
   weft::detail::intrusive_list<submission> events_;
   std::size_t size_ = 0;
-  weft::detail::remote_waiters waiters_;  // only while there is no event
+  weft::detail::remote_waiters waiters_;  // empty while there is an event
   bool closed_ = false;
 };
 
@@ -76,8 +77,8 @@ class submission final : public weft::detail::worker_job, public weft::detail::l
 
  private:
   friend class event_queue_core;
-  // Under the queue's mutex. working: with a worker, or on its way to one; listed: the event is in the queue; read: the
-  // event was taken out, or never will be.
+  // Under the queue's mutex. working: the registration is being made or undone, or waits for that; listed: the event is
+  // in the queue; read: the event was taken out, or was dropped because the queue is gone.
   enum class progress : std::uint8_t { working, listed, read };
 
   void run() noexcept override;
@@ -94,7 +95,7 @@ class submission final : public weft::detail::worker_job, public weft::detail::l
   const std::shared_ptr<event_queue_core> queue_;
   weft::worker_pool& workers_;
   void* const context_;
-  // Made in advance, so that nothing on a worker has to allocate.
+  // Made in advance, so that a worker reports these errors without allocating.
   const error canceled_;
   const error out_of_memory_;
 

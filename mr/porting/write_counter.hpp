@@ -67,8 +67,8 @@ class write_counter {
 void bind(region& target, const write_counter& counter);
 
 /// `co_await remote_writes(region, n)` resumes once the region's counter has reached n, and returns the count. Like an
-/// operation, it keeps the region from being released. errc::invalid_argument if no counter is bound; errc::canceled if
-/// the task is stopped first.
+/// operation, it keeps the region from being released. errc::invalid_argument if no counter is bound; errc::busy as
+/// with region::slice(); errc::canceled if the task is stopped first.
 remote_writes_operation remote_writes(const region& target, std::uint64_t n);
 
 }  // namespace weft::mr::porting

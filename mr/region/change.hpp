@@ -22,7 +22,8 @@ namespace weft::mr::detail {
 /// of a region that owns its memory may be destroyed: then the memory is freed once this object is gone.
 class change {
  public:
-  /// Throws errc::busy while the region is in use; `what` is the verb in the error's text.
+  /// Throws errc::busy while an operation, a window or another change holds the region; last uses do not count. `what`
+  /// is the verb in the error's text.
   change(region_state& target, const char* what) : target_(target) {
     std::uint32_t alone = 1;
     if (!target.holders.compare_exchange_strong(alone, 2, std::memory_order_acq_rel)) {
@@ -42,9 +43,9 @@ class change {
   region_state& target_;
 };
 
-/// Populates these ranges, then has a worker run `work`, which replaces `item` by another registration, or leaves it
-/// empty if the ranges are no longer registered. The worker does not write `target`: this coroutine does so on its
-/// executor, even when its frame is destroyed early.
+/// Populates these ranges, then has a worker run `work`, which replaces `item` by another registration, or leaves
+/// `item` empty if the ranges are no longer registered. Then this coroutine, not the worker, copies `item` to `target`,
+/// or makes `target` empty: on its executor, and also when `work` throws or the frame is destroyed early.
 template <class Work>
 task<> work_on(region_state& target, std::optional<registration>& item, std::span<const std::span<std::byte>> ranges,
                const registration_options& options, Work& work) {

@@ -13,7 +13,7 @@ class write_counter_core;
 struct peer_gate {
   std::atomic<bool> open{true};  ///< false: registered with `disabled`, and not enabled yet; once open, it stays open
   write_counter_core* counter = nullptr;  ///< null: nobody counts; constant once the gate is open
-  std::uint32_t told = 0;                 ///< told_counter::number(); constant once the gate is open
+  std::uint32_t told = 0;                 ///< told_counter::number(); 0: nobody counts; constant once the gate is open
 };
 
 }  // namespace weft::mr::detail

@@ -12,17 +12,18 @@
 namespace weft::mr::detail {
 
 /// Has the kernel provide the pages of memory before a device pins it, because pinning faults them in one by one. The
-/// memory is provided in pieces, so that several threads share the work and a stop can end it, and in huge pages where
-/// they fit. Memory that is only read is provided for reading, so that no file grows. What the kernel refuses is left
-/// to the registration, whose error says why. See madvise(2), MADV_POPULATE_READ and MADV_POPULATE_WRITE.
+/// memory is provided in pieces, so that several threads share the work and a stop can end it. The kernel is asked for
+/// huge pages where they fit. Memory that is only read is provided for reading, so that no file grows. What the kernel
+/// refuses is left to the registration, whose error says why. See madvise(2), MADV_POPULATE_READ and
+/// MADV_POPULATE_WRITE.
 class population {
  public:
   /// The size of a piece, which one thread provides at a time.
   static constexpr std::size_t piece_bytes = std::size_t{32} << 20;
-  /// The bytes that one call provides. A thread that maps memory meanwhile, such as the executor when it allocates,
-  /// waits for at most one call of each worker.
+  /// The most bytes that one call provides. A thread that maps memory meanwhile, such as the executor when it
+  /// allocates, waits for at most one call of each worker.
   static constexpr std::size_t call_bytes = std::size_t{512} << 10;
-  /// Smaller memory is not populated, because pinning it is faster.
+  /// Smaller memory is not populated, because pinning alone is faster.
   static constexpr std::size_t least_bytes = std::size_t{4} << 20;
 
   /// `ranges`, and what `options` points to, must outlive this object.

@@ -117,7 +117,7 @@ void detail::last_use::end_last_use() noexcept {
     const std::lock_guard lock(last_uses_mutex);
     target.last_uses_.remove(*this);
     --target.last_use_count_;
-    was_last = target.holders.fetch_sub(1, std::memory_order_acq_rel) == 1;  // if it was not, `target` may be gone now
+    was_last = target.holders.fetch_sub(1, std::memory_order_acq_rel) == 1;  // if not, `target` may be gone now
     last_use_ended.notify_all();
   }
   if (was_last) target.dispose();

@@ -41,7 +41,7 @@ class region_state : public background_job, public memory_record {
   bool enabled = true;
   bool changing = false;  // a worker is changing the registration, which must not be used until the result is known
   std::shared_ptr<write_counter_core> counter;
-  told_counter told;  // counts writes that peers report, on fabrics that do not see them
+  told_counter told;  // the number under which peers report writes that the fabric does not see
   peer_gate windows;
   std::shared_ptr<detail::storage> storage;  // null without usage::flush_persistent
   // Counts the region's handle, and everything else that keeps the region registered: operations, windows, last uses,
@@ -58,9 +58,9 @@ class region_state : public background_job, public memory_record {
   void let_go() noexcept;
   /// Whether the region's handle is the only holder, apart from last uses, which end by themselves.
   [[nodiscard]] bool held_by_handle_alone() noexcept;
-  /// Throws errc::busy while it is changing; `what` is the verb in the error's text.
+  /// Throws errc::busy while the registration is being changed; `what` is the verb in the error's text.
   void check_unchanging(const char* what) const;
-  /// Returns errc::busy for a region with `all_holders` holders; `what` is the verb in its text.
+  /// Returns the errc::busy error of a region with `all_holders` holders; `what` is the verb in the error's text.
   [[nodiscard]] error in_use(std::uint32_t all_holders, const char* what) const;
   /// Waits until every last use has ended, and itself ends those that no worker has begun. Called on the thread of the
   /// handle, or by a worker that acts for the handle. May block.
@@ -138,11 +138,11 @@ class last_use : public weft::detail::list_hook<last_use> {
   last_use() = default;
   ~last_use() = default;
 
-  /// Makes this a last use of the region, and takes over its pin. Call it before the work is handed to a worker. Does
-  /// nothing for an empty pin.
+  /// Makes this a last use of the region that `pin` holds, and takes the pin over. Call it before the work is handed to
+  /// a worker. Does nothing for an empty pin.
   void begin_last_use(region_pin pin) noexcept;
-  /// Ends the use once the work is done: lets the pin go, and disposes of the region if that was the last holder. Does
-  /// nothing if no use has begun. On any thread.
+  /// Ends the use once the work is done: lets the pin go, and disposes of the region if the pin was its last holder.
+  /// Does nothing if no use has begun. On any thread.
   void end_last_use() noexcept;
   /// Makes waiting threads try withdraw() again, because it may succeed now. On any thread.
   static void offer_last_use() noexcept;

@@ -10,8 +10,8 @@ namespace weft::mr::detail {
 class write_counter_core;
 
 /// A number under which peers report their writes to this process, where the fabric does not see them. Reports count as
-/// long as this object lives. The number is random, so that others can hardly guess it, and only the memory's
-/// descriptor carries it. One table of the process holds all numbers. Move-only; add() is thread-safe.
+/// long as this object lives. The number is random, and peers learn it from the memory's descriptor alone, so that
+/// others can hardly guess it. One table of the process holds all numbers. Move-only; add() is thread-safe.
 class told_counter {
  public:
   told_counter() noexcept = default;

@@ -52,7 +52,7 @@ class write_counter_core {
   static constexpr std::uint64_t nobody = std::numeric_limits<std::uint64_t>::max();
 
   std::atomic<std::uint64_t> count_{0};
-  std::atomic<std::uint64_t> next_due_{nobody};  // the least count that a task waits for
+  std::atomic<std::uint64_t> next_due_{nobody};  // the least count that a task waits for; `nobody` if none waits
   std::mutex mutex_;
   weft::detail::remote_waiters waiters_;
 };

@@ -32,8 +32,8 @@ task<> hand_over(background_job* item) {
 
 void run_on_worker(std::unique_ptr<background_job> job) noexcept {
   executor_core* const running = executor_core::current();
-  // Handlers of a foreign event loop run between the turns of the executor that the loop drives, which is not current
-  // then.
+  // A handler of a foreign event loop runs between the turns of the executor that the loop drives; that executor is not
+  // current() then.
   if (executor_core* const home = running != nullptr ? running : executor_core::driven_here()) {
     try {
       run_in_background(*home, hand_over(job.get()));

@@ -40,8 +40,9 @@ constexpr std::uint64_t flag_writable = 0x02;
 constexpr std::uint64_t flag_shared = 0x08;
 constexpr std::uint64_t this_or_next = 0x10;
 
-// The kernel names a file for private memory in huge pages (MAP_HUGETLB) too, but nobody can open it. All other files
-// may become shorter, except those of shared anonymous memory and shmget(2).
+// The kernel names a file for private memory in huge pages (MAP_HUGETLB) too, but nobody can open that file. All other
+// files, sealed ones included, count as files that may become shorter, except those of shared anonymous memory and
+// shmget(2).
 void note_file(mapped_range& range, std::uint64_t inode, std::string_view name) noexcept {
   range.has_file = inode != 0 && (range.shared || name != "/anon_hugepage (deleted)");
   range.may_shrink = range.has_file && name != "/anon_hugepage (deleted)" && name != "/dev/zero (deleted)" &&

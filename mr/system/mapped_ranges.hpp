@@ -17,10 +17,11 @@ struct mapped_range {
   std::uintptr_t end = 0;
   bool readable = false;
   bool writable = false;
-  bool shared = false;      ///< MAP_SHARED
-  bool has_file = false;    ///< it belongs to a file, on a disk or in memory, that others may have open and change
-  bool may_shrink = false;  ///< it belongs to a file that ftruncate(2) may make shorter
-  std::string file{};       ///< the name of that file, as proc_pid_maps(5) has it
+  bool shared = false;    ///< MAP_SHARED
+  bool has_file = false;  ///< it belongs to a file, on a disk or in memory, that others may have open and change
+  bool may_shrink =
+      false;           ///< it belongs to a file that could become shorter: ftruncate(2); true even if seals forbid it
+  std::string file{};  ///< the name of that file, as proc_pid_maps(5) has it
 
   friend bool operator==(const mapped_range&, const mapped_range&) = default;
 };

@@ -134,8 +134,8 @@ void mapping::prefer(int node) {
   }
 }
 
-// Huge pages are possible only where the mapping is aligned to them. So this maps more, and cuts off both ends. The
-// kernel aligns files by itself if they may have huge pages at all.
+// Huge pages are possible only where the mapping is aligned to them. So the function maps 2 MiB more than it needs, and
+// cuts off the surplus at both ends. The kernel aligns files by itself if they may have huge pages at all.
 void mapping::map_transparent(std::size_t bytes, origin from) {
   if (from == origin::new_file) {
     map_small(bytes, from);
@@ -187,7 +187,8 @@ mapping::refusal mapping::map(std::size_t bytes, page_kind pages, origin from) n
   return {};
 }
 
-// Makes the file not executable, because a system may demand that (vm.memfd_noexec). Older kernels refuse the flag.
+// Makes a file that cannot be executed, because a system may demand that (vm.memfd_noexec). Older kernels refuse the
+// flag.
 mapping::refusal mapping::make_file(std::size_t bytes, page_kind pages) noexcept {
   unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
   if (pages != page_kind::small) flags |= MFD_HUGETLB | (pages == page_kind::giant ? MFD_HUGE_1GB : MFD_HUGE_2MB);

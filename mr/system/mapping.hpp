@@ -30,8 +30,9 @@ class mapping {
 
   /// Maps `bytes`, a multiple of the page size, of anonymous memory; the kernel provides each page when it is first
   /// touched. With `huge_pages` it tries the kinds of pages whose size divides `bytes`, the largest first. The pages
-  /// come from NUMA node `node` as long as that has free ones; -1: from the node of the thread that first touches them.
-  /// Throws errc::no_memory, or the system's error.
+  /// come from NUMA node `node` as long as that has free ones; if the kernel refuses the node, node_reason() says why.
+  /// -1: the pages come from the node of the thread that first touches them. Throws errc::no_memory, or the system's
+  /// error.
   mapping(std::size_t bytes, bool huge_pages, int node, weft::system_calls& calls);
 
   /// Maps `bytes` of a new file in memory, which has no name and is closed with the mapping: memfd_create(2). file()
@@ -39,9 +40,9 @@ class mapping {
   /// that no access here raises SIGBUS for that reason. Transparent huge pages depend on a system setting of their own,
   /// /sys/kernel/mm/transparent_hugepage/shmem_enabled, which is "never" on most systems.
   ///
-  /// This call provides all pages, because a page that is missing later would raise SIGBUS too, instead of an error. A
-  /// child of fork(2) does not have the memory (MADV_DONTFORK), which it would otherwise share with its parent. Throws
-  /// as the constructor does.
+  /// This call provides all pages, because a page that the kernel cannot provide later would raise SIGBUS, too, instead
+  /// of an error. A child of fork(2) does not have the memory (MADV_DONTFORK), which it would otherwise share with its
+  /// parent. Throws as the constructor does.
   ///
   /// With file_access::read_only, a process that gets the file can map it for reading only (F_SEAL_FUTURE_WRITE, since
   /// Linux 5.1); this mapping stays writable.
@@ -50,8 +51,8 @@ class mapping {
 
   /// Maps `bytes` of an existing file from file.offset on, which must be a multiple of the file's page size. If the
   /// pages are huge, `bytes` must be such a multiple too, or munmap(2) fails. Writes are visible to everybody who maps
-  /// the file. The caller keeps the descriptor, and must leave it open as long as file() is used. Throws as the
-  /// constructor does.
+  /// the file. A child of fork(2) does not have the memory. The caller keeps the descriptor, and must leave it open as
+  /// long as file() is used. Throws as the constructor does.
   ///
   /// If another process has made the file, check its size and seals first: any access to a file that can become shorter
   /// may raise SIGBUS.
@@ -73,7 +74,7 @@ class mapping {
   /// The file behind the memory, by which another process can map it; without a descriptor if the memory is anonymous.
   /// Borrowed: the file of in_memory_file() is closed with the mapping.
   [[nodiscard]] const backing_file& file() const noexcept { return file_; }
-  /// The kind of its pages.
+  /// The kind of its pages; for of_file() always page_kind::small, even if the file has huge pages.
   [[nodiscard]] page_kind pages() const noexcept { return pages_; }
   /// Why the pages are not as large as they could be, if huge pages were requested.
   [[nodiscard]] const std::string& pages_reason() const noexcept { return reason_; }

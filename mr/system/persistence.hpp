@@ -9,7 +9,8 @@
 namespace weft::mr::detail {
 
 /// Returns why memory cannot survive a power cut: it is not a shared mapping of a disk, or of a file that has a name in
-/// a file system on one. Empty if it can survive. Blocks: for workers.
+/// a file system other than tmpfs, ramfs and hugetlbfs, or the kernel does not tell. Empty if none of these is so.
+/// Blocks: for workers.
 [[nodiscard]] std::string why_not_persistent(std::span<const std::byte> memory);
 
 /// Returns why an RDMA device cannot make pinned memory persistent: the memory is not a shared mapping of a DAX device,
@@ -21,7 +22,7 @@ namespace weft::mr::detail {
 [[nodiscard]] int make_persistent(std::span<std::byte> memory) noexcept;
 
 /// The storage behind a region's file, for the flushes of all peers, on any thread. The kernel reports a lost write
-/// only once for each opening of the file, and takes its pages for clean from then on.
+/// only once for each opening of the file, and takes the lost pages for clean from then on.
 class storage {
  public:
   using writer = int (*)(std::span<std::byte> memory) noexcept;  ///< make_persistent(), or a test's

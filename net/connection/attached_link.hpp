@@ -21,7 +21,8 @@ namespace weft::net {
 
 /// The link that carries a connection, and what both ends have agreed on.
 struct attached_link {
-  /// `carrier` is the link's transport. The peer's private data have no greeting if the peer is not weft.
+  /// Takes an established link over, and finds what both ends can do. `carrier` is the link's transport. The peer's
+  /// private data have no greeting if the peer is not weft.
   attached_link(new_link established, transport& carrier, const connection_options& options);
 
   /// The name of the peer's memory on this link's fabric: see operation_owner::find().

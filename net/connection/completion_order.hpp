@@ -21,7 +21,7 @@ class completion_order {
   /// For the tasks of `home`.
   explicit completion_order(executor_core& home) noexcept : home_(home) {}
 
-  /// Notes that the task of a completed operation has just become ready.
+  /// Notes that an operation has completed, and that the task which waits for it, if any, has just become ready.
   void note() noexcept { last_ = home_.readied(); }
   /// Decides whether the running task, whose operation has ended at once, goes on without suspending. Otherwise makes
   /// the task ready behind all tasks that are ready. Never taken::no.

@@ -30,7 +30,7 @@ namespace weft::net {
 ///
 /// Its parts implement the connection's contract on top of a link. They are the shared state, sending, receiving, the
 /// heartbeat, and closing; each knows only the parts before it. This class passes each event of the link to the parts
-/// concerned. On one executor only.
+/// concerned. On one executor only, except reap(), statistics() and rails().
 class connection_core final : public operation_owner,
                               private link_events,
                               private sending::carrier_maker,
@@ -44,8 +44,8 @@ class connection_core final : public operation_owner,
   ~connection_core();
   /// Keeps the connection's place at the listener that accepted it, until the link has closed.
   void keep_place(std::unique_ptr<connection_place> place) noexcept { place_ = std::move(place); }
-  /// Closes or aborts the connection in the background, then frees the core. Called when the handle is destroyed, on
-  /// any thread.
+  /// Closes or aborts the connection in the background, then frees the core; on the executor's thread between two runs,
+  /// runs the executor until that is done. Called when the handle is destroyed, on any thread.
   static void reap(std::unique_ptr<connection_core> core, bool abort) noexcept;
 
   [[nodiscard]] connection_state& state() noexcept { return state_; }

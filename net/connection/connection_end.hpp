@@ -24,7 +24,7 @@ class connection_end {
   /// once. Does nothing but drop unreceived messages if the connection has failed or is closing already.
   void begin() noexcept;
   /// Takes the next step of an orderly close, if no operation waits or is in flight: sends the close message, and after
-  /// that shuts the link down. If the peer has closed, shuts the link down without a close message.
+  /// that shuts the link down. If the peer has closed, or is not weft, shuts the link down without a close message.
   void advance() noexcept {
     if (state_.closing || state_.peer_closed) [[unlikely]]
       take_step();
@@ -45,7 +45,7 @@ class connection_end {
   /// The task of connection::ended(), which checks `keys` first as well.
   static task<error> wait_until_over(connection_end& self, connection_state& state, std::shared_ptr<link_keys> keys);
   /// Returns once the link has released everything. Aborts the link after close_timeout. Throws errc::canceled if it is
-  /// stopped before that, and std::bad_alloc if there is no memory for the coroutine.
+  /// stopped before the timeout, and std::bad_alloc if there is no memory for the coroutine.
   task<> wait_until_closed();
   /// Aborts the connection, and waits until the link has released everything. Replaces wait_until_closed() if there is
   /// no memory for the coroutine of that function.

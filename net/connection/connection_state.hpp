@@ -36,9 +36,9 @@ struct connection_state {
   [[nodiscard]] bool has_ended() const noexcept { return failure || closing || peer_closed; }
   /// True if no further message will arrive for the program.
   [[nodiscard]] bool input_has_ended() const noexcept { return has_ended() || input_over; }
-  /// Returns the cause alone; the caller adds the operation and the peer.
+  /// Returns why the connection has ended: the cause alone, to which the caller adds the operation and the peer.
   [[nodiscard]] error why_ended() const noexcept;
-  /// A number that no other connection of the process has, including ended ones with keys that are still open.
+  /// A number that no other connection of the process has now, not even an ended one with keys that are still open.
   [[nodiscard]] std::uint64_t number() const noexcept { return reinterpret_cast<std::uintptr_t>(keys.get()); }
   /// True if this end sends nothing more than what was posted.
   [[nodiscard]] bool is_silent() const noexcept { return failure || shut_down || close_sent; }

@@ -39,8 +39,8 @@ class device_state {
   [[nodiscard]] mr::domain& domain() const noexcept { return *domain_; }
   [[nodiscard]] mr::pool& pool() noexcept { return pool_; }
   [[nodiscard]] const std::string& passed_over() const noexcept { return passed_over_; }
-  /// Whether to warn that the pool has room for few connections: true once, and only if the user has not chosen its
-  /// size.
+  /// Whether to warn that the pool has room for few connections: true once, and only if the pool's maximum size is the
+  /// default.
   [[nodiscard]] bool may_warn_of_little_room() noexcept { return !pool_was_sized_ && !warned_.test_and_set(); }
 
   /// `counts` must live until connection_ended().
@@ -105,7 +105,7 @@ class device_state {
   std::atomic_flag warned_;
 
   mutable std::mutex counting_;
-  device_statistics statistics_;                        // connections_opened, connections_ended, of_ended alone
+  device_statistics statistics_;                        // only connections_opened, connections_ended and of_ended
   weft::detail::intrusive_list<live_statistics> open_;  // the counters of open connections
   set_up_statistics set_ups_;
 };

@@ -28,7 +28,7 @@ void heartbeat::stop() noexcept {
 }
 
 // Arms the timer for the next beat. Beats are aligned, so that an executor wakes once for all of its connections with
-// the same period.
+// the same period. Ends the connection if there is no memory for the timer.
 void heartbeat::arm() noexcept {
   if (state_.has_ended()) return;
   const duration period = std::min(state_.options.heartbeat, longest_period);

@@ -37,8 +37,8 @@ class heartbeat final : private weft::detail::timer {
   connection_state& state_;
   sending& out_;
   unsigned silent_beats_ = 0;   // beats in a row without a sign of life
-  bool heard_ = true;           // since the last beat
-  bool moved_ = false;          // since the last beat
+  bool heard_ = true;           // a message of the peer has come since the last beat
+  bool moved_ = false;          // an operation has completed since the last beat
   bool asking_ = false;         // a heartbeat is with the link, or waits for the slot
   bool question_owed_ = false;  // the heartbeat waits for the slot
   bool answer_owed_ = false;    // the answer to the peer's heartbeat waits for the slot

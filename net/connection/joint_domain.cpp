@@ -66,7 +66,7 @@ bool is_of_removed_device(const error& why) noexcept {
   return why.code() == std::errc::io_error || why.code() == std::errc::no_such_device;
 }
 
-// A domain that pins has a handle for each registration it has made.
+// Whether `item` is a registration that `part` has made: a domain that pins gives each of its registrations a handle.
 bool is_there(const mr::domain& part, const mr::registration& item) noexcept {
   return item.handle != nullptr || !part.pins();
 }

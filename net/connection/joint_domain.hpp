@@ -46,7 +46,7 @@ class joint_domain final : public mr::domain {
 
   [[nodiscard]] std::vector<mr::registration> register_with_all(std::span<std::byte> memory,
                                                                 const mr::registration_options& options);
-  /// Deregisters registrations, one of each part, that belong to no record.
+  /// Deregisters registrations that belong to no record: one of each part, or of the first parts.
   void deregister(std::span<mr::registration> made) noexcept;
   /// Puts `made` in place of the registrations in `item` and `target`, and deregisters the old ones.
   void replace(mr::registration& item, mr::memory_record& target, std::vector<mr::registration> made) noexcept;

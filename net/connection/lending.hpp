@@ -24,8 +24,8 @@ class link_keys;
 class loan_watch;
 class recall;
 
-/// Memory that a peer may use by one key. This object is made before the key, with its place in the index, so that
-/// neither the beginning nor the end of the loan allocates.
+/// A loan of memory, which a peer may use by a key. This object is made before the key, with its place in the index, so
+/// that neither the beginning nor the end of the loan allocates.
 ///
 /// Who owns this object and the memory:
 ///   lent     an exposure
@@ -74,7 +74,7 @@ class lending final : private weft::detail::remote_work, private weft::detail::t
   mr::buffer buffer_;
   mr::region_pin region_;
   const bool has_deadline_;
-  bool retiring_ = false;  // true: it was handed over to be retired; false: to end
+  bool retiring_ = false;  // it was handed over to be retired, not to be ended
 
   struct by_key {
     using is_transparent = void;
@@ -157,8 +157,9 @@ class link_keys {
   link_keys(const link_keys&) = delete;
   link_keys& operator=(const link_keys&) = delete;
 
-  /// Ends a lending. On any thread; hands the lending over to the link's thread. Revokes the key, on a worker if that
-  /// blocks, before it releases the memory, because the peer must not reach memory that is about to be reused.
+  /// Ends a lending. On any thread; as long as the link is attached, hands the lending over to the link's thread.
+  /// Revokes the key, on a worker if that blocks, before it releases the memory, because the peer must not reach memory
+  /// that is about to be reused.
   static void end(lending* what) noexcept { hand_over(what, false); }
   /// Keeps key and memory until confirm() or invalidated(), the deadline, or the end of the link. On any thread.
   static void retire(lending* what) noexcept { hand_over(what, true); }
@@ -171,7 +172,7 @@ class link_keys {
 
   /// Attaches a link; no other may be attached.
   void attach(link& target) noexcept;
-  /// Begins a loan: the peer has been given this key to `bytes` bytes. The loan is over at once if the link has been
+  /// Begins a loan: the peer may now use `bytes` bytes by this key. The loan is over at once if the link has been
   /// detached meanwhile. Returns false if the deadline has passed: then the caller must end the lending.
   [[nodiscard]] bool opened(lending& what, std::uint64_t key, std::size_t bytes) noexcept;
   /// Ends the lending of a key that the peer is done with: now if it is retired, otherwise when it is.
@@ -198,7 +199,7 @@ class link_keys {
   static void end_copies(lending& what) noexcept;
 
   executor_core& home_;  // alive while the link is
-  std::mutex mutex_;     // held to find the link and mail to its executor, and to detach the link
+  std::mutex mutex_;     // held to find the link and mail to its executor, and to attach or detach the link
   // Null: there is no link, and no key opens anything. Written under the mutex.
   std::atomic<link*> link_{nullptr};
   std::atomic<std::uint32_t> attached_{0};  // links so far; written under the mutex

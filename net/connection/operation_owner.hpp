@@ -23,7 +23,8 @@ class transfer;
 class operation_owner {
  public:
   // A started operation belongs to the owner until it ends. stop() ends it, at once or as soon as its memory is no
-  // longer used; abandon() withdraws it, because its frame is being destroyed.
+  // longer used. abandon() is called when its frame is being destroyed: it withdraws the operation, or ends the program
+  // if a transfer, or a list's element, is in progress on borrowed memory.
   virtual void start(transfer& item) = 0;
   /// Carries the operation out at once, and lets go of its memory, if nothing stands in the way; otherwise returns
   /// taken::no. `waiter` awaits the operation.
@@ -44,12 +45,12 @@ class operation_owner {
   virtual void abandon(recv_operation& item) noexcept = 0;
 
   /// The name of the peer's memory on the connection's fabric, for work_request::remote_key. If the memory has no name
-  /// there, the result is empty, and `why_not` is set, unless the memory has a place_behind_owner. `names` is filled in
-  /// for a connection with rails.
+  /// there, the result is empty, and `why_not` is set. A connection with rails fills `names` in; but for device memory
+  /// with a place_behind_owner it always yields an empty result, and does not set `why_not`.
   [[nodiscard]] virtual std::optional<named_place> find(const mr::remote_slice& where, peer_names& names,
                                                         std::optional<error>& why_not) const noexcept = 0;
   /// True if this end has to notify the peer of writes to memory whose owner counts them: see
-  /// mr::remote_slice::counter(). If notices are not possible, `why_not` is set.
+  /// mr::remote_slice::counter(). If notices are then not possible, `why_not` is set.
   [[nodiscard]] virtual bool has_to_tell(std::optional<error>& why_not) const noexcept = 0;
   [[nodiscard]] virtual std::string_view peer() const noexcept = 0;
 

@@ -30,12 +30,12 @@ struct operation_record : work_request {
   transfer* waiter = nullptr;  // null while the record is free or orphaned
   mr::buffer owned;            // an orphan's memory
   mr::pin pin;                 // pins an orphan's memory
-  // The memory of `segments`, copied because the user may change its list once the operation is posted.
+  // The slices of `segments`, copied because the user may change the list once the operation is posted.
   std::array<mr::slice, max_segments> parts{};
-  std::array<named_place, mr::max_fabrics> all_names;  // the memory of `names`
+  std::array<named_place, mr::max_fabrics> all_names;  // what `names` refers to
   bool borrowed = false;                               // the regions of its segments are pinned
   trailer::storage trailer_bytes{};
-  live_statistics::operations* counted = nullptr;  // the counters of its kind
+  live_statistics::operations* counted = nullptr;  // the counters of its kind, or sending::uncounted_
   std::uint64_t answer = 0;                        // bytes read by a flush, or the previous value of an atomic
   std::uint32_t counter = 0;                       // transfer::counter_ of an orphan
 };

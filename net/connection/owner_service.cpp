@@ -201,8 +201,8 @@ task<owner_access> owner_service::carry_out(const owner_message& asked) {
   co_return co_await copy_for_peer(asked);
 }
 
-// Opens memory that the peer shares. Requires a peer process on this machine, and memory that is registered as
-// `direct`, because a peer that frees memory it has shared may damage this end's use of the device.
+// Opens memory that the peer shares. Requires a peer process on this machine, and memory of this end that is registered
+// as `direct`, because a peer that frees memory it has shared may damage this end's use of the device.
 task<owner_access> owner_service::open_share(const owner_message& asked) {
   if (!state_.properties().same_machine || asked.shared_bytes == 0) co_return owner_access::not_allowed;
   const std::shared_ptr<mr::memory_device> device = owner_keys::of_process().device_of(asked.key, true);

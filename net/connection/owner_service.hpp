@@ -76,7 +76,8 @@ class owner_service {
   owner_messages& messages_;
   connection_end& end_;
   slots_of_peer lending_ = slots_of_peer::none;
-  staging_memory lent_slots_;  // empty if parts of regions cannot be lent: then the slots are in a pool buffer
+  // Empty until the slots are lent. Stays empty if parts of regions cannot be lent: the slots are then a pool buffer's.
+  staging_memory lent_slots_;
   exposure lent_;
   std::shared_ptr<shared_memory> shared_;  // memory that the peer shares for an operation; copies hold it too
   std::array<service, owner_message::slots> services_;

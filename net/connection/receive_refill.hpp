@@ -49,9 +49,9 @@ class receive_refill {
     slot.memory = *std::move(memory);
     return true;
   }
-  /// Calls client::refilled() once there is memory for the slot, or client::refill_failed(). The work in the background
-  /// keeps the `owner` alive with which it was started. Without an owner, wait for ended() before this object is
-  /// destroyed.
+  /// Calls client::refilled() once there is memory for the slot, or client::refill_failed(); neither after stop(). The
+  /// work in the background keeps the `owner` alive with which it was started. Without an owner, wait for ended()
+  /// before this object is destroyed.
   void add(receive_slot& slot, std::shared_ptr<void> owner = nullptr) noexcept;
   /// Asks again for slots that are left after a failure.
   void retry(std::shared_ptr<void> owner) noexcept;

@@ -43,7 +43,8 @@ class receive_target {
     for (const mr::slice& part : parts()) bytes += part.size();
     return bytes;
   }
-  /// Copies a message that fits. False if a file behind the memory has become shorter.
+  /// Copies a message that fits. False if a file behind the memory has become shorter; part of the message may be in
+  /// place then.
   [[nodiscard]] bool store(std::span<const std::byte> message, const connection_state& state) noexcept;
 
   std::optional<receipt> said;  ///< the receipt of the stored message; empty until there is one

@@ -417,8 +417,8 @@ void receiving::offer_credits() noexcept {
   out_.post_control(message_kind::credits);
 }
 
-// Goes on giving credits until the close message has been sent, because operations ahead of it may wait for credits,
-// and those of a peer that is closing too may wait for ours.
+// Until the close message has been sent, posts the receives again and gives the peer credits for them: if the peer is
+// closing too, its own close message may wait behind operations that need these credits.
 void receiving::discard_inbox() noexcept {
   if (state_.close_sent || state_.peer_closed || state_.failure) return empty_inbox();
   while (!inbox_.empty()) {

@@ -49,7 +49,7 @@ class receiving final : private receive_refill::client, private shared_receive_s
 
   /// The kind of a message.
   enum class meaning : std::uint8_t {
-    nothing,  ///< nothing to pass on: credits, data after this end's close, or a violation that ended the connection
+    nothing,  ///< nothing to pass on: credits, data after the connection's end or this end's close, or a violation
     data,     ///< a message for the program, in its slot
     heartbeat,
     close,

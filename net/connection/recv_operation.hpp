@@ -38,7 +38,7 @@ class [[nodiscard("co_await it")]] recv_operation : public weft::detail::operati
     if (how == taken::no) operation_base::await_suspend(waiter);
     return how != taken::ended;
   }
-  /// The message; empty after an orderly close by the peer. Throws weft::error.
+  /// The message, or an empty result: see connection::recv(). Throws weft::error.
   std::optional<message> await_resume() {
     check();
     return std::move(message_);
@@ -81,7 +81,7 @@ class [[nodiscard("co_await it")]] recv_or_throw_operation final : public recv_o
   explicit recv_or_throw_operation(operation_owner* owner) noexcept : recv_operation(owner, true) {}
   recv_or_throw_operation(recv_or_throw_operation&&) noexcept = default;
 
-  /// The message. Throws weft::error; errc::peer_closed after an orderly close by the peer.
+  /// The message. Throws weft::error; errc::peer_closed where recv() would yield an empty result.
   message await_resume() {
     check();
     return *std::move(message_);
@@ -100,7 +100,7 @@ class [[nodiscard("co_await it")]] recv_into_operation : public recv_operation {
     target_ = &memory_;
   }
 
-  /// The receipt of the message; empty after an orderly close by the peer. Throws weft::error.
+  /// The receipt of the message; empty where recv() would yield an empty result. Throws weft::error.
   std::optional<receipt> await_resume() {
     check();
     return std::exchange(memory_.said, std::nullopt);

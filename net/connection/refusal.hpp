@@ -15,7 +15,7 @@ class refusal {
  public:
   enum class reason : std::uint8_t {
     none,      ///< it may be posted
-    no_place,  ///< the peer's memory has no name on this fabric: transfer::failure() says why
+    no_place,  ///< transfer::failure() says why: no name for the peer's memory, or no way to report writes
     wrong_thread,
     ended,
     no_atomics,
@@ -37,7 +37,7 @@ class refusal {
     empty_flush,
     other_size,
     misaligned,
-    in_use,  ///< found by the code that pins the buffer
+    in_use,  ///< not a result of find(): sending::prepare() yields it, which pins the buffer
   };
 
   refusal(const transfer& item, const connection_state& state) noexcept : item_(item), state_(state) {}
@@ -49,7 +49,7 @@ class refusal {
   [[nodiscard, gnu::cold]] static error explain_memory(reason why, const char* verb);
 
   [[nodiscard]] reason find() const noexcept;
-  /// The error for the result of find(), if that is not none.
+  /// The error for any reason but none.
   [[nodiscard, gnu::cold]] error explain(reason why) const;
 
  private:

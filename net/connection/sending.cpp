@@ -176,8 +176,8 @@ void sending::start_internal(transfer& item) {
   pump();
 }
 
-// Refuses an operation that is not new, but starts one of the connection's own. Throws the error instead of setting
-// failure(), because a batch in progress may have this operation as a member.
+// Refuses an operation that is not new. Starts it instead if it is the connection's own. Throws the error instead of
+// setting failure(), because a batch in progress may have this operation as a member.
 [[gnu::noinline]] void sending::refuse_again(transfer& item) {
   if (item.is_internal()) return start_internal(item);
   const error why(errc::invalid_argument,
@@ -426,7 +426,7 @@ live_statistics::operations& sending::counters_of(transfer_kind kind) noexcept {
   return state_.statistics.atomics;
 }
 
-// Counts an operation that waits for the peer's credits. Called after its start.
+// Counts a message that waits while no credits are left. Called after its start.
 void sending::count_wait(const transfer& item) noexcept {
   const bool waits = item.state_ == transfer::state::waiting && item.is_message() && state_.properties().native;
   if (waits && state_.sent == state_.sendable) state_.statistics.waits_for_credits.add(1);

@@ -32,8 +32,8 @@ class sending final : private write_notices::outlet {
   /// Carries out, one at a time, operations that the fabric cannot carry out. Implemented by staging.
   class carrier {
    public:
-    /// Carries out an operation that has left the queue; end_carrying() and carried_out() follow. If memory is short,
-    /// the operation ends with errc::no_memory.
+    /// Begins to carry out an operation that has left the queue. end_carrying() follows, and then carried_out(), unless
+    /// leave() was called. If memory is short, the operation ends with errc::no_memory.
     virtual void begin(transfer& item) noexcept = 0;
     virtual void begin(list_operation& all) noexcept = 0;
     /// Keeps the memory of an abandoned transfer for its pieces in flight, and begins no further piece.
@@ -75,8 +75,8 @@ class sending final : private write_notices::outlet {
   void start(transfer& item);
   /// Carries the operation out at once if nothing stands in the way: operation_owner::take_now().
   [[nodiscard]] taken take_now(transfer& item, weft::detail::promise_base& waiter) noexcept;
-  /// Sends without waiting. False if the item would have to wait: nothing has happened, and it still has its memory.
-  /// Throws the error of a send that is refused, or that fails at once.
+  /// Sends without waiting. False if the send would have to wait: then nothing has happened, and `item` still has its
+  /// memory. Throws the error of a send that is refused, or that fails at once.
   [[nodiscard]] bool try_send(transfer& item);
   /// True if no operation waits or is in flight.
   [[nodiscard]] bool is_clear() const noexcept { return waiting_.empty() && state_.statistics.in_flight.get() == 0; }
@@ -109,9 +109,10 @@ class sending final : private write_notices::outlet {
            (carrier_ == nullptr || !carrier_->is_busy()) && notices_.has_told_all();
   }
 
-  /// Sets a carrier that a message of the peer needs.
+  /// Sets the carrier, which was made for a message of the peer's before any operation needed it.
   void set_carrier(carrier& made) noexcept { carrier_ = &made; }
-  /// True if the link cannot reach this local memory.
+  /// True if staging has to copy this local memory: memory of a device that the link cannot reach, or, over rails, of
+  /// any device.
   [[nodiscard]] bool is_beyond(const mr::slice& memory) const noexcept;
   /// Lets the next pump() begin the operations behind the carried one, which the carrier has finished or given up.
   void end_carrying() noexcept { unlink(barrier_); }
@@ -122,7 +123,8 @@ class sending final : private write_notices::outlet {
   /// True while the slot for control messages of this kind is with the link. There are two slots: one for the close
   /// message, one for all other control messages.
   [[nodiscard]] bool is_busy_with(message_kind kind) const noexcept { return control_busy_[slot_of(kind)]; }
-  /// Posts a message of the connection's own. `immediate` and `writes` are fields of the trailer.
+  /// Posts a control message, whose slot must be free: see is_busy_with(). `immediate` and `writes` are fields of the
+  /// trailer.
   void post_control(message_kind kind, std::uint32_t immediate = 0, std::uint32_t writes = 0) noexcept;
   [[nodiscard]] write_notices& notices() noexcept { return notices_; }
 
@@ -189,7 +191,7 @@ class sending final : private write_notices::outlet {
   void reuse(operation_record& record) noexcept;
   [[gnu::cold]] void failed(operation_record& record, transfer* waiter, work_status status) noexcept;
 
-  // If memory is short, the error lacks the text about its operation.
+  // describe() adds the operation to the text of `why`, unless memory is short.
   [[nodiscard]] error describe(const transfer& item, const error& why, bool posted) const noexcept;
   [[nodiscard]] error describe(list_operation& all, std::size_t place, const error& why, bool posted) const noexcept;
   [[nodiscard]] error why_failed(const transfer& item, const work_request& work, work_status status) const noexcept;
@@ -200,7 +202,7 @@ class sending final : private write_notices::outlet {
   carrier_maker& carrier_maker_;
   carrier* carrier_ = nullptr;            // null until it is made
   transfer barrier_;                      // holds back the queue while the carrier has an operation
-  std::uint64_t internal_in_flight_ = 0;  // the carrier's requests, which are not the program's operations
+  std::uint64_t internal_in_flight_ = 0;  // operations in flight that are the connection's own: transfer::is_internal()
   live_statistics::operations uncounted_;
   std::optional<operation_table> operations_;  // the first two records are for control messages
   operation_record* free_ = nullptr;

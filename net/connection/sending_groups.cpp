@@ -116,11 +116,11 @@ void sending::set_room_for(list_operation& all) const noexcept {
   all.goes_on_at_ = depth - std::min({depth, all.size() - all.posted_, std::max<std::size_t>(depth / 4, 1)});
 }
 
-// Posts as many elements as there is room for. Returns true if it has posted any; the list stays first in the queue
-// while it has more.
+// Once few enough operations are in flight (goes_on_at_), posts as many elements as there is room for. Returns true if
+// any were posted. The list stays first in the queue while it has more elements.
 bool sending::post_elements(list_operation& all) noexcept {
   if (all.is_posting_ || state_.statistics.in_flight.get() > all.goes_on_at_) return false;
-  all.is_posting_ = true;  // because the link may complete them at once
+  all.is_posting_ = true;  // because the link may complete elements at once, and so call pump()
   const std::size_t before = all.posted_;
   all.is_run_ ? post_run(all) : post_one_by_one(all);
   all.is_posting_ = false;
@@ -252,7 +252,7 @@ void sending::stop(list_operation& all) noexcept {
   const bool posted = all.posted_ != 0;
   if (!all.failure_) all.failure_ = describe(all, all.posted_, make_error(errc::canceled, "stopped"), posted);
   all.close();
-  pump();  // it may have held others back
+  pump();  // the list may have held back other operations
 }
 
 void sending::abandon(list_operation& all) noexcept {
@@ -266,7 +266,7 @@ void sending::abandon(list_operation& all) noexcept {
   pump();
 }
 
-// Begins with the last, because stopping the first would let the operations behind it be posted.
+// Begins with the last member, because stopping the first one would let the members behind it be posted.
 void sending::stop(batch_operation& all) noexcept {
   for (std::size_t i = all.members_.size(); i > 0; --i) {
     transfer& item = all.members_[i - 1];

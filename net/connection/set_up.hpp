@@ -20,7 +20,7 @@ class device_state;
 /// Throws errc::invalid_argument for depths and sizes that no connection can have.
 void check_sizes(const connection_options& options);
 
-/// The number of receives that a connection of that device posts if it has its own.
+/// The number of receives that a connection of `device` posts, unless it shares receives with other connections.
 [[nodiscard]] std::uint16_t receives_of(const device_state& device, const connection_options& options) noexcept;
 
 /// Makes the transport's options from a user's. The deadline is counted from now. `hello`, and the text that

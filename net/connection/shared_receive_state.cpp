@@ -45,8 +45,8 @@ shared_receive_state::shared_receive_state(std::shared_ptr<device_state> device,
   }
 }
 
-// Retries the refill before it adds the user: retry() may report a failure to all users, and the new one has no link
-// to end yet.
+// Retries the refill before it adds the user: retry() may report a failure to all users, which abort their links, and
+// the link of the new user has not been started yet.
 void shared_receive_state::join(user& one) {
   refill_.retry(shared_from_this());
   users_.push_back(&one);
@@ -89,7 +89,7 @@ void shared_receive_state::refill_failed(const error& why) noexcept {
 
 namespace {
 
-// The first fabric of the device with the same domain, which may be the fabric itself.
+// The index of the device's first fabric that has the same domain as `fabric`; it may be `fabric` itself.
 std::size_t first_of_domain(const device_state& device, std::size_t fabric) noexcept {
   std::size_t first = 0;
   while (device.fabric(first).shared_domain() != device.fabric(fabric).shared_domain()) ++first;

@@ -19,8 +19,8 @@ namespace weft::net {
 
 class device_state;
 
-/// The state that a shared_receives handle shares with its connections: one receive queue of a transport, and the
-/// memory of its receives.
+/// One set of shared receives: a receive queue of a transport, and the memory of its receives. The shared_receives
+/// handle and the connections that use the set own it together.
 class shared_receive_state final : public std::enable_shared_from_this<shared_receive_state>,
                                    private receive_refill::client,
                                    private weft::detail::remote_work {
@@ -36,7 +36,7 @@ class shared_receive_state final : public std::enable_shared_from_this<shared_re
     virtual void receives_failed(const error& why) noexcept = 0;
   };
 
-  /// `memory` has one buffer for each receive.
+  /// Posts one receive for each buffer in `memory`.
   shared_receive_state(std::shared_ptr<device_state> device, std::unique_ptr<receive_queue> queue,
                        const shared_receive_options& options, std::vector<mr::buffer> memory);
 
@@ -74,7 +74,7 @@ class shared_receive_state final : public std::enable_shared_from_this<shared_re
   receive_refill refill_;
   std::vector<user*> users_;
   bool closed_ = false;
-  std::optional<executor_core::dependent> open_{std::in_place, home_};  // until close() has run on home_
+  std::optional<executor_core::dependent> open_{std::in_place, home_};  // set until close() has run on home_
   std::shared_ptr<shared_receive_state> closing_;  // this object, while close() is on its way to home_
 };
 

@@ -91,13 +91,13 @@ struct staging::piece {
 // An operation in progress, with all that it needs if its transfer is destroyed meanwhile.
 struct staging::job {
   transfer_kind kind = transfer_kind::write;
-  bool peer_copies = false;  // the fabric cannot reach the peer's memory
+  bool peer_copies = false;  // the peer's process accesses its memory: transfer::is_behind_owner_
   bool direct = false;       // the peer copies, to or from this end's memory, which it has opened
   bool stopped = false;
   transfer* item = nullptr;  // null for a list, or after leave()
   list_operation* list = nullptr;
   std::vector<mr::slice> parts;
-  mr::buffer owned;  // the transfer's, after leave(); so is `pin`
+  mr::buffer owned;  // taken from the transfer by leave(), like `pin`
   mr::pin pin;
   mr::region_pin pinned;  // this end's region, while the peer has it open
   std::uint64_t key = 0;
@@ -244,8 +244,9 @@ task<> staging::prepare(job& mine) {
 }
 
 // Shares memory with a peer process of this machine, for operations that are large enough to be worth it. Requires that
-// all memory of each end is in one region, as in most lists, and that this region has registration_options::direct. Any
-// other operation, and one that the peer refuses, is copied through slots.
+// all memory of each end is in one region, as in most lists, and that this end's region has
+// registration_options::direct. Any other operation is copied through slots, and so is one whose sharing fails or is
+// refused by the peer.
 task<> staging::try_to_share(job& mine) {
   constexpr std::size_t least_bytes = std::size_t{1} << 20;
   if (!state_.properties().same_machine || mine.kind == transfer_kind::send) co_return;
@@ -430,8 +431,8 @@ task<> staging::read(std::size_t slot, const piece& what) {
   if (copies) co_await copy_in(target.bytes(), what.local);
 }
 
-// Gathers all parts of a message in one piece of host memory, including those that are in host memory already, and
-// sends it from there.
+// Copies all parts of a message, including those in host memory, into one piece of host memory, and sends the message
+// from there.
 task<> staging::send_message(job& mine) {
   std::size_t bytes = 0;
   for (const mr::slice& part : mine.parts) bytes += part.size();
@@ -477,8 +478,8 @@ task<> staging::persist(job& mine) {
   }
 }
 
-// Sends the immediate data with an empty write. When that arrives, the operation's bytes are in place: the peer has
-// confirmed it, or the empty write follows them.
+// Sends the immediate data with an empty write. When the empty write arrives, the operation's bytes are in place: the
+// peer has confirmed their copies, or the empty write follows them over the link.
 task<> staging::notify(job& mine) {
   transfer word(&owner_, transfer_kind::write);
   word.become_internal(messages_.nothing());

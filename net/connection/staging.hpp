@@ -31,8 +31,8 @@ class connection_end;
 ///
 /// Carries out one operation of this end at a time. The operation waits for earlier ones, and later ones wait for it,
 /// so that all start, take effect and end in order. A write or a read is cut into pieces of at most slot_bytes
-/// (most_direct_bytes if direct), of which as many are in flight as there are slots, so that some are copied while
-/// others are transported. The peer's requests are served at the same time.
+/// (most_direct_bytes if direct), of which at most as many are in flight as there are slots, so that some are copied
+/// while others are transported. The peer's requests are served at the same time.
 class staging final : public sending::carrier {
  public:
   staging(connection_state& state, sending& out, connection_end& end, operation_owner& owner);
@@ -56,13 +56,14 @@ class staging final : public sending::carrier {
   struct element;
   struct piece;
 
-  // A piece in flight of this end's operation, in the slot of the same number.
+  // What goes on in the slot of the same number: while `busy`, a piece of this end's operation is in flight there.
   struct lane {
     event ended;
     bool busy = false;
     bool ends_element = false;
     std::optional<error> failure;
-    // A request to the peer in this slot: about the piece or, in slot 0, about the whole operation.
+    // While `asks`, a request to the peer is unanswered in this slot, about the piece or, in slot 0, about the whole
+    // operation.
     event answered;
     bool asks = false;
     std::optional<error> answer;

@@ -27,7 +27,7 @@ bool staging_memory::is_known_to(const mr::memory_device& device) const noexcept
   return std::any_of(known_to_.begin(), known_to_.end(), [&](const auto& each) { return each.get() == &device; });
 }
 
-// The mutex admits one worker at a time; only this thread uses known_to_.
+// The mutex admits one worker at a time to the pages; known_to_ is used on the executor's thread only.
 task<> staging_memory::pin_for(std::shared_ptr<mr::memory_device> device) {
   if (is_known_to(*device)) co_return;
   const auto lock = co_await pinning_->lock();

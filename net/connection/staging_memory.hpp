@@ -47,7 +47,7 @@ class staging_memory {
     [[nodiscard]] std::byte* end() const noexcept { return data() + size(); }
     [[nodiscard]] const mr::backing_file& file() const noexcept { return memory_.file(); }
     [[nodiscard]] std::span<std::byte> bytes() const noexcept { return {data(), size()}; }
-    /// Pins the memory for the device, on a worker, because that may block.
+    /// Pins the memory for the device, unless somebody else has. Call it on a worker, because pinning may block.
     void pin_for(const std::shared_ptr<mr::memory_device>& device);
 
    private:

@@ -101,7 +101,7 @@ void transfer::aim_at_counted(const mr::remote_slice& where) noexcept {
 // has no name.
 void transfer::aim_beyond(const mr::remote_slice& where) noexcept {
   const mr::remote_place* const place = where.on(mr::place_behind_owner);
-  if (place == nullptr || where.allows(mr::usage::flush_persistent)) return;  // none, or only for persistent flushes
+  if (place == nullptr || where.allows(mr::usage::flush_persistent)) return;  // no owner's key, or one just for flushes
   failure_.reset();
   names_.count = 0;
   aim_at_owner(where);

@@ -46,7 +46,7 @@ class transfer_group {
 /// Options of connection::send().
 struct send_options {
   std::optional<std::uint32_t> immediate{};   ///< sets message::immediate; needs capabilities::immediate
-  std::optional<std::uint64_t> invalidate{};  ///< the peer's key to revoke, which it opened for this connection alone
+  std::optional<std::uint64_t> invalidate{};  ///< the key to revoke, which the peer opened for this connection alone
   bool solicited = false;                     ///< sets message::solicited, which the peer may ignore
 };
 static_assert(std::is_trivially_destructible_v<send_options>);
@@ -63,18 +63,18 @@ static_assert(std::is_trivially_destructible_v<write_options>);
 /// Where earlier writes have arrived when a connection::flush() completes.
 enum class flush_type : std::uint8_t {
   visibility,  ///< in the peer's memory: RPMA_FLUSH_TYPE_VISIBILITY of rpma_flush(3)
-  persistent,  ///< in storage that survives a power cut, if to the flushed slice: RPMA_FLUSH_TYPE_PERSISTENT
+  persistent,  ///< in storage that survives a power cut, for writes to the flushed slice: RPMA_FLUSH_TYPE_PERSISTENT
 };
 
 /// An operation of a connection: the result of connection::send(), write(), read() and flush(). It is posted when it is
-/// awaited. It must be awaited only once (a second time is errc::invalid_argument), and before its connection is
+/// awaited. It may be awaited only once (a second time is errc::invalid_argument), and before its connection is
 /// destroyed. A small operation may end where it begins, without suspending its task: over shared memory or iWARP, when
 /// no other operation of the connection is in progress. Its memory is then no longer used; if the connection has just
 /// ended, the next operation reports that.
 ///
 /// An operation that is stopped before it was posted throws errc::canceled, and nothing has happened. Stopped later, it
-/// throws errc::canceled at once if its memory is a pool buffer, or if it has none. With borrowed memory it aborts the
-/// connection, and ends when the transport no longer uses the memory.
+/// throws errc::canceled at once if its memory is a pool buffer, or if it has none. If its memory is borrowed, a later
+/// stop aborts the connection, and the operation ends when the transport no longer uses the memory.
 class [[nodiscard("co_await it")]] transfer : public weft::detail::operation_base,
                                               public weft::detail::list_hook<transfer> {
  public:
@@ -99,8 +99,9 @@ class [[nodiscard("co_await it")]] transfer : public weft::detail::operation_bas
   }
   [[nodiscard]] std::string describe() const override;
 
-  /// The error of a member of a batch: empty if it succeeded, and until it has ended. Destroying a member while its
-  /// batch is in progress ends the program.
+  /// The error of a member of a batch; empty if the member succeeded. Before the member has ended, the error is empty,
+  /// or already the reason why the member will be refused. Destroying a member while its batch is in progress ends the
+  /// program.
   [[nodiscard]] const std::optional<error>& failure() const noexcept { return failure_; }
   /// The previous value in the peer's memory, for a member that is an atomic operation and has ended. Throws its error
   /// if it failed; errc::invalid_argument before it has ended, and for any other operation.
@@ -121,7 +122,7 @@ class [[nodiscard("co_await it")]] transfer : public weft::detail::operation_bas
   transfer(operation_owner* owner, transfer_kind kind) noexcept : owner_(owner), kind_(kind) {}
 
   void use(const sink& memory);
-  /// Gives a consumed buffer that this transfer still has back to the variable from which it was moved.
+  /// Moves a consumed buffer, which this transfer must still have, back into the variable that it came from.
   void give_back(const sink& memory) noexcept;
   void share(const mr::shared_buffer& memory) noexcept;
   void aim(const mr::remote_slice& where) noexcept;
@@ -219,7 +220,7 @@ class [[nodiscard("co_await it")]] transfer : public weft::detail::operation_bas
   mr::buffer owned_;              // given as buffer&&
   mr::buffer* shared_ = nullptr;  // given as buffer&
   mr::pin pin_;                   // pins *shared_, from sending::prepare() on, or a shared_buffer
-  mr::slice one_;                 // the memory, if it is no scatter list
+  mr::slice one_;                 // the memory, unless several_ is a scatter list (is_list_)
   std::span<const mr::slice> several_;
   // Names of the peer's memory: on the connection's fabric, or at its owner if is_behind_owner_.
   std::uint64_t remote_key_ = 0;

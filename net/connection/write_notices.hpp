@@ -41,8 +41,8 @@ class write_notices {
   /// Sends the message that is due, if the slot is free. True if the message has taken the slot.
   [[nodiscard]] bool take_slot() noexcept;
 
-  /// Takes a notice from the peer. False if the peer should have waited for the answer to its previous one. After this
-  /// and after answered(), call take_slot() once there is a receive for the peer's next message.
+  /// Takes a notice from the peer. False if the peer should have waited for the answer to its previous one. After
+  /// heard() and answered(), call take_slot() as soon as there is a receive for the peer's next message.
   [[nodiscard]] bool heard(std::uint32_t counter, std::uint32_t writes) noexcept;
   /// Takes the peer's answer to a notice. False if no notice was in flight.
   [[nodiscard]] bool answered() noexcept;

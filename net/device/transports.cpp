@@ -116,7 +116,8 @@ const transport_kind* find_kind(std::string_view name) {
   return found != kinds.end() ? &*found : nullptr;
 }
 
-// The transports of add_transport(). An opener is copied, and called without the mutex, because it may add others.
+// The transports of add_transport(). An opener is copied, and called without the mutex, because it may itself call
+// add_transport().
 class added_transports {
  public:
   static added_transports& all() {
@@ -258,8 +259,8 @@ std::unique_ptr<transport> open_rails(std::string_view names, const device_optio
   return rails::open_transport(std::move(ways));
 }
 
-// Makes a transport whose connections may resume. Shared memory needs none, because it is there for as long as the
-// peer.
+// Wraps a transport, so that its connections may resume. Returns shared memory as it is, because it lasts as long as
+// the peer.
 std::unique_ptr<transport> that_resumes(std::unique_ptr<transport> way) {
   if (way->name() == shm_kind.name) return way;
   std::vector<std::unique_ptr<transport>> one;

@@ -33,7 +33,7 @@ class fabric_calls {
   // Discovery.
   virtual int getinfo(const fi_info* hints, fi_info** found) noexcept = 0;
   virtual void freeinfo(fi_info* info) noexcept = 0;
-  /// Copies `info`, or makes an empty fi_info if it is null. Returns null if there is no memory.
+  /// Copies `info`, or makes an empty fi_info if `info` is null. Returns null if there is no memory.
   virtual fi_info* dupinfo(const fi_info* info) noexcept = 0;
   /// The text of an error, which stays valid.
   virtual const char* strerror(int number) noexcept = 0;

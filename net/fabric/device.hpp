@@ -57,14 +57,14 @@ using region_ptr = std::unique_ptr<fid_mr, region_closer>;
 /// cannot list them.
 [[nodiscard]] std::vector<std::string> provider_names(fabric_calls& library);
 
-/// The owner of an endpoint of a device, over which a peer may be using any region of that device.
+/// The owner of an endpoint, whose peer may be using any region of the endpoint's device that is open to every peer.
 class fence_audience : public weft::detail::list_hook<fence_audience> {
  public:
   fence_audience(const fence_audience&) = delete;
   fence_audience& operator=(const fence_audience&) = delete;
 
   /// Called on any thread once the region with that key, which was open to every peer, has been closed. The device has
-  /// been frozen for this call: call thaw() once for it, when the peer no longer uses the region.
+  /// been frozen once for this call: call thaw() once, as soon as the peer no longer uses the region.
   virtual void fence(std::uint64_t key) noexcept = 0;
 
  protected:
@@ -90,8 +90,8 @@ class entry {
 class device {
  public:
   /// Opens the provider of that name ("tcp;ofi_rxm", or "tcp" for the first that is layered on tcp); with an empty
-  /// name, libfabric's own choice. Throws weft::error: errc::not_supported if there is none (with the names of the
-  /// providers that there are), or if it asks for what weft lacks.
+  /// name, libfabric's own choice. Throws std::bad_alloc and weft::error: errc::not_supported if there is no such
+  /// provider (the text names those that there are), or if the provider requires what weft lacks.
   device(fabric_calls& library, std::string_view provider);
   device(const device&) = delete;
   device& operator=(const device&) = delete;
@@ -125,19 +125,19 @@ class device {
   [[nodiscard]] entry enter_for_region() const { return keeps_regions_in_software_ ? enter() : entry(); }
   /// Whether the provider moves bytes only inside calls, as freeze() requires, or leaves that to hardware.
   [[nodiscard]] bool can_freeze() const noexcept;
-  /// Stops a provider in software: inside enter(), no call that moves bytes is made until there was a thaw() for each
-  /// freeze(). Hardware goes on, because it stops at a region that is closed.
+  /// Freezes a provider in software: entry::may_move_bytes() is false until there was a thaw() for each freeze(). Does
+  /// nothing to hardware, which by itself stops at a region that is closed.
   void freeze() const noexcept;
   void thaw() const noexcept;
   [[nodiscard]] bool is_frozen() const noexcept {
     const std::lock_guard lock(mutex_);
     return freezes_ != 0;
   }
-  /// From any thread. `which` must live until remove(), after which it is not called any more.
+  /// Adds an audience, which fence() notifies until remove(). From any thread. `which` must live until remove().
   void add(fence_audience& which) const noexcept;
   void remove(fence_audience& which) const noexcept;
-  /// Called when a region that was open to every peer has been closed. Freezes a device in software once for each
-  /// audience, and notifies the audience; does nothing for hardware.
+  /// Notifies every audience that a region which was open to every peer has been closed, and freezes the device once
+  /// for each audience. Does nothing if the device is hardware.
   void fence(std::uint64_t key) const noexcept;
 
   struct info_closer {

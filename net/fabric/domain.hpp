@@ -30,7 +30,8 @@ struct opened_memory {
 
 /// Registers memory with libfabric. A key that weft chooses is drawn at random from all keys of the provider, so that
 /// nobody guesses it. With FI_MR_ENDPOINT the region is bound to the endpoint `bound`, unless that is null: memory that
-/// only this end uses needs no endpoint. Called on workers. Throws weft::error whose text contains `what`.
+/// only this end uses needs no endpoint. Called on workers. Throws weft::error; if a call of libfabric has failed, the
+/// text contains `what`.
 [[nodiscard]] region_ptr register_region(const device& home, std::span<std::byte> memory, std::uint64_t rights,
                                          fid_ep* bound, const char* what);
 
@@ -44,7 +45,7 @@ class domain final : public mr::domain {
   explicit domain(std::shared_ptr<device> home);
 
   [[nodiscard]] const device& home() const noexcept { return *device_; }
-  /// The memory that this key of a region opens to every peer; empty if there is no such key.
+  /// The memory that a region's key opens to every peer; without rights if no region has this key.
   [[nodiscard]] opened_memory find(std::uint64_t key) const noexcept;
 
  private:

@@ -60,8 +60,8 @@ void endpoint::open(const void* address, std::size_t address_length, std::size_t
   if (length_ > address_.size()) throw error(errc::not_supported, "the addresses of this provider are too long");
 }
 
-// Reads the queue first: libfabric 1.17's net provider may have a connection to accept, and would do so after the
-// endpoint is closed.
+// Reads the queue first, unless the device is frozen: libfabric 1.17's net provider may have a connection to accept,
+// and would accept it after the endpoint is closed.
 endpoint::~endpoint() {
   const auto inside = home_->enter();
   if (endpoint_ != nullptr && queue_ != nullptr && inside.may_move_bytes()) {

@@ -16,18 +16,19 @@
 namespace weft::net::fabric {
 
 /// An endpoint (FI_EP_RDM) for one connection, with a completion queue and an address vector of its own, so that its
-/// receives belong to the connection, and closing the endpoint ends the provider's use of all its memory.
+/// receives belong to the connection, and closing the endpoint ends the provider's use of all the connection's memory.
 ///
-/// Made, connected and destroyed on workers, because libfabric may block; only a set-up whose frame is destroyed midway
-/// destroys its endpoint on its own thread. Otherwise as thread-safe as libfabric's objects.
+/// Made, connected and destroyed on workers, because libfabric may block. There are two exceptions: a set-up whose
+/// frame is destroyed midway, and a link that is destroyed before it was started, destroy their endpoint on their own
+/// thread. Otherwise as thread-safe as libfabric's objects.
 class endpoint {
  public:
   /// The most bytes of work_request::own: they are sent behind the payload, or receive an answer.
   static constexpr std::size_t own_bytes = 16;
   static constexpr std::size_t source_bytes = own_bytes + message_trailer::bytes;
 
-  /// Makes room for `requests` and `receives` in flight. `address` is that of this end of the TCP socket. Throws
-  /// weft::error.
+  /// Makes room for `requests` and `receives` in flight. `address` is the address of this end of the TCP socket, with
+  /// port 0: device::info_at(). Throws weft::error and std::bad_alloc.
   endpoint(std::shared_ptr<const device> home, const void* address, std::size_t address_length, std::uint16_t requests,
            std::uint16_t receives);
   endpoint(const endpoint&) = delete;

@@ -51,7 +51,7 @@ task<exposed_place> exposures::expose(mr::slice memory, mr::usage uses) {
     const weft::detail::stop_shield shield(promise);  // or a stop would leak the region
     co_await weft::detail::offload_for_resources(work);
   }
-  const bool stopped = promise.get_stop_token().stop_requested();  // even if the stop has ended the link
+  const bool stopped = promise.get_stop_token().stop_requested();  // a stop takes precedence over the link's end
   if (life_.has_ended() || stopped) {
     const auto undo = [&item] { item.region.reset(); };
     const weft::detail::stop_shield shield(promise);
@@ -177,7 +177,7 @@ void exposures::region_closed(exposure& item) noexcept {
 void exposures::ask(exposure& item) noexcept {
   ++asking_;
   item.state = exposure::asking;
-  if (life_.is_leaving()) return;  // closing the endpoint ends them
+  if (life_.is_leaving()) return;  // closing the endpoint ends the accesses
   // mutant: do not ask the peer
   if (life_.peer_has_left()) return settled(item);
   (last_unasked_ != nullptr ? last_unasked_->next_unasked : first_unasked_) = &item;
@@ -225,8 +225,8 @@ bool exposures::take_answer(std::uint64_t key, bool under_way) noexcept {
   return true;
 }
 
-// Finds the exposure of that key about which the peer was asked first: of those that it has reported in use if
-// `in_use`, else of those about which it has not answered yet.
+// Finds the exposure of that key about which the peer was asked first. If `in_use`, searches the exposures that the
+// peer has reported in use; if not, those about which it has not answered yet.
 exposures::exposure* exposures::next_asked(std::uint64_t key, bool in_use) noexcept {
   exposure* oldest = nullptr;
   for (const auto& each : items_) {

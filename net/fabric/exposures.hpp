@@ -23,7 +23,7 @@
 
 namespace weft::net::fabric {
 
-/// How long a peer may take to answer a question about memory while the device is frozen.
+/// How long a peer may take, while the device is frozen, to answer that it no longer uses memory that was taken back.
 inline constexpr auto frozen_patience = std::chrono::milliseconds(500);
 
 /// The keys that a link's peer may use, each until the peer no longer touches its memory.
@@ -70,11 +70,11 @@ class exposures {
 
   /// Takes the next key that the peer is to be asked about; empty if there is none now.
   [[nodiscard]] std::optional<std::uint64_t> next_question() noexcept;
-  /// Whether a region has been closed, and the peer has not answered that it does not use it.
+  /// Whether the peer has yet to answer that it no longer uses a region that has been closed.
   [[nodiscard]] bool is_asking() const noexcept { return asking_ != 0; }
   /// Takes the peer's answer whether accesses by that key are in flight. False if the peer was not asked.
   [[nodiscard]] bool take_answer(std::uint64_t key, bool under_way) noexcept;
-  /// A key about which the peer should have answered by now; empty if there is none.
+  /// A key of which the peer should have reported by now that no access is in flight; empty if there is none.
   [[nodiscard]] std::optional<std::uint64_t> overdue() const noexcept;
   /// Settles all questions, because the peer has left, and has no access in flight.
   void peer_left() noexcept;
@@ -97,8 +97,8 @@ class exposures {
     void close_region() noexcept;
     void run() noexcept override;                                           // on a worker or, without one, in close()
     void run_on_executor() noexcept override { all.region_closed(*this); }  // after run()
-    // The peer no longer touches the memory: ends the last use or, if that has ended, thaws the device. On the
-    // executor, or on a worker that has closed the endpoint.
+    // Ends the last use or, if that has ended without the peer's answer, thaws the device. Called once the peer no
+    // longer touches the memory, on the executor or on a worker that has closed the endpoint.
     void settle() noexcept;
     void go_with_endpoint() noexcept { state == asking ? settle() : end_last_use(); }
 
@@ -107,7 +107,7 @@ class exposures {
     void run_here() noexcept override;
 
     exposures& all;
-    std::atomic<worker_pool*> workers{nullptr};  // the pool to which this was submitted, if any
+    std::atomic<worker_pool*> workers{nullptr};  // the pool that is to close the region, if any
     region_ptr region;
     std::uint64_t key = 0;
     opened_memory opened;
@@ -129,7 +129,7 @@ class exposures {
     //   nobody   the region is not closed yet, or the use has ended
     //   waiting  the region is closed, and the use ends with the peer's answer
     //   hurried  a thread ends the use without the answer, and freezes the device for that
-    //   frozen   that thread has ended the use: settle() thaws the device
+    //   frozen   that thread has ended the use, or the region was open to every peer: settle() thaws the device
     enum hurry_t : std::uint8_t { nobody, waiting, hurried, frozen };
     std::atomic<hurry_t> hurry{nobody};
   };
@@ -150,8 +150,8 @@ class exposures {
   event& quiet_;
   owner& owner_;
   std::vector<std::unique_ptr<exposure>> items_;
-  std::size_t closing_ = 0;            // in the state `closing`
-  std::size_t asking_ = 0;             // in the state `asking`
+  std::size_t closing_ = 0;            // exposures in the state `closing`
+  std::size_t asking_ = 0;             // exposures in the state `asking`
   exposure* first_unasked_ = nullptr;  // list of the exposures about which the peer has yet to be asked
   exposure* last_unasked_ = nullptr;
   std::size_t unanswered_ = 0;  // questions that the peer has not answered

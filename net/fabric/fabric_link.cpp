@@ -31,7 +31,7 @@ constexpr auto idle_tick = std::chrono::milliseconds(2);    // otherwise
 // pause before it is asked again.
 constexpr auto doubt_time = std::chrono::milliseconds(50);
 
-// Longer times mean for ever, and could overflow.
+// The most that dead_peer_after counts for: as good as for ever. Longer times could overflow.
 constexpr auto longest_patience = std::chrono::hours(24 * 365);
 
 std::uint8_t rights_of(work_kind what) noexcept {
@@ -153,7 +153,7 @@ void fabric_link::hand_over_requests() noexcept {
   if (!requests_.waits() || life_.is_leaving() || doubt_) return;
   const ssize_t result = requests_.hand_over();
   blocked_ = result == -FI_EAGAIN;
-  if (blocked_ || result > 0) return tick_later();  // > 0: an access, which may never complete if refused
+  if (blocked_ || result > 0) return tick_later();  // > 0: an access was sent, which may never complete if refused
   if (result == 0) return;
   fail(make_error(errc::connection_failed, made_.endpoint->calls().strerror(static_cast<int>(-result))));
 }
@@ -244,7 +244,8 @@ void fabric_link::failed(const fi_cq_err_entry& what) noexcept {
     if (what.err == FI_ETRUNC || what.err == FI_EMSGSIZE) return break_rules("a message is larger than its receive");
   } else if (item != nullptr) {
     posted_request& request = send_queue::owner_of(*item);
-    request.failed = true;  // first: step_ended() may lose the peer, and then all that counts as done is completed
+    // Before step_ended(), which may lose the peer and then completes all requests that have ended without a failure.
+    request.failed = true;
     // mutant: take a request that failed
     step_ended(*item);
   }
@@ -301,8 +302,8 @@ void fabric_link::doubt(std::string_view words) noexcept {
   if (!asked_) ask();
 }
 
-// Without a suspect the question is empty: once it is answered, all records that the peer has sent before have arrived,
-// such as one about an access of its own.
+// Without a suspect the question names no access: once it is answered, all records that the peer has sent before have
+// arrived, such as one that an access of the peer's was refused.
 void fabric_link::ask() noexcept {
   suspect_ = requests_.next_suspect();
   asked_ = true;
@@ -357,8 +358,9 @@ void fabric_link::take_answer(const control_record& answer) noexcept {
        control_record::refused_us, key);
 }
 
-// Whether nothing has completed for dead_peer_after although the peer's program runs. The time counts from its first
-// answer, so that a program that was stopped has time to catch up.
+// Whether nothing has completed for dead_peer_after, and longer if much is in flight, although the peer's program runs.
+// The time counts from the peer's first answer after the last completion, so that a program that was stopped has time
+// to catch up.
 bool fabric_link::stands_still() noexcept {
   if (made_.dead_peer_after == std::chrono::milliseconds::zero()) return false;
   // A message to a foreign peer may wait for a receive as long as the peer likes.
@@ -368,7 +370,7 @@ bool fabric_link::stands_still() noexcept {
 
 // ---- sleeping ----
 
-// A provider may have work that no descriptor signals: fi_trywait(3). The executor polls once more after this.
+// A provider may have work that no descriptor signals: fi_trywait(3). The executor polls once more after arm().
 void fabric_link::arm() noexcept {
   if (life_.is_leaving() || !made_.endpoint->can_wait()) return;
   const device& home = made_.endpoint->home();
@@ -534,8 +536,8 @@ void fabric_link::refuse(std::uint64_t key, std::string_view why) noexcept {
   fail(make_error(errc::protocol_error, why), control_record::refused_you, key);
 }
 
-// Ends the link because the peer is gone, but first reads the queue a last time. The provider may report the end of the
-// peer there, which leads here again.
+// Ends the link because the peer is gone, but first reads the queue a last time. The provider may report the peer's end
+// in the queue, which calls this function again.
 void fabric_link::lose_peer(std::string_view words) noexcept {
   if (life_.is_leaving() || std::exchange(losing_, true)) return;
   read_queue(whole_queue);

@@ -29,7 +29,7 @@
 
 namespace weft::net::fabric {
 
-/// A connection that has been set up, and is about to become a link.
+/// The parts of a connection that is being set up, of which its link is made.
 struct established {
   std::unique_ptr<descriptor> socket{};          ///< TCP: carries control records, and shows the peer's close or death
   std::unique_ptr<fabric::endpoint> endpoint{};  ///< knows the peer's address
@@ -58,7 +58,8 @@ class fabric_link final : public net::link,
                           private weft::detail::timer,
                           private weft::detail::remote_work {
  public:
-  /// If it throws, `made` is unchanged, so the caller still has the endpoint to close.
+  /// Takes the parts over. Throws nothing: if there is no memory for the link, the caller still has the endpoint to
+  /// close.
   explicit fabric_link(established&& made);
   ~fabric_link() override;
 
@@ -178,7 +179,7 @@ class fabric_link final : public net::link,
   enum class invalidation : std::uint8_t { none, under_way, done };
   invalidation invalidation_ = invalidation::none;  // of the key in the next message
 
-  posted_request* suspect_ = nullptr;      // the access about which the peer is asked; null: about none
+  posted_request* suspect_ = nullptr;      // the access that the question to the peer names; null: it names none
   bool asked_ = false;                     // the peer has been asked, and has not answered
   unsigned refusals_told_ = 0;             // how many questions of the peer's were about accesses that are not allowed
   std::optional<std::string_view> doubt_;  // libfabric's text about the first failure; the text stays valid

@@ -93,7 +93,7 @@ enum class frame_status : std::uint8_t {
 [[nodiscard]] frame_status unpack(std::span<const std::byte, frame::header_bytes> header, frame& out) noexcept;
 /// The number of bytes that follow that header.
 [[nodiscard]] std::size_t rest_of(const frame& header) noexcept;
-/// Stores the rest_of() bytes behind the header in the frame.
+/// Stores the address, the name and the private data in `out`: the rest_of() bytes that followed the header.
 void unpack_rest(std::span<const std::byte> rest, frame& out) noexcept;
 
 /// A record from one end of an established connection to the other, over the socket: 32 bytes, little-endian.

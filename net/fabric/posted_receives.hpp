@@ -17,7 +17,7 @@ namespace weft::net::fabric {
 /// A receive, and the message that has filled it.
 struct posted_receive : operation {
   posted_receive() noexcept : operation(receive) {}
-  receive_work* work = nullptr;  ///< null: not posted
+  receive_work* work = nullptr;  ///< null before post() and after take_next()
   posted_receive* next = nullptr;
   std::size_t bytes = 0;  ///< of the message, without its trailer
   message_trailer trailer;
@@ -40,8 +40,8 @@ class posted_receives {
   void post(receive_work& work) noexcept;
   /// Whether posted receives wait for hand_over().
   [[nodiscard]] bool waits() const noexcept { return first_ != nullptr; }
-  /// Hands receives to the provider, as many as it has room for. Yields 0, or a negative errno of fi_errno(3) if the
-  /// provider takes no more: -FI_EAGAIN for now.
+  /// Hands receives to the provider, as many as it has room for. Yields 0, or a negative errno of fi_errno(3) if a
+  /// receive could not be handed over: -FI_EAGAIN means not now.
   [[nodiscard]] ssize_t hand_over() noexcept;
 
   /// Takes the provider's completion of a receive, and yields the receive.

@@ -27,7 +27,8 @@ class region_mail final : private fence_audience {
   region_mail(const region_mail&) = delete;
   region_mail& operator=(const region_mail&) = delete;
 
-  /// From now on the reader runs when keys arrive; also once now, if keys are here already, or `in_any_case`.
+  /// From now on the reader runs when keys arrive. It also runs once without an arrival, if keys are here already or if
+  /// `in_any_case`.
   void open(bool in_any_case) noexcept {
     const std::lock_guard lock(mutex_);
     is_open_ = true;
@@ -89,7 +90,7 @@ class region_mail final : private fence_audience {
 
   std::mutex mutex_;                 // guards what follows
   std::vector<std::uint64_t> keys_;  // of regions that were closed
-  std::size_t unasked_ = 0;          // regions about which the peer is not asked, because the link ends
+  std::size_t unasked_ = 0;          // regions about which the peer is not asked: the link ends, or memory is short
   bool is_open_ = false;
   bool is_submitted_ = false;  // the reader is submitted, and has not begun to run
 };

@@ -154,7 +154,7 @@ ssize_t send_queue::change(posted_request& item) noexcept {
   return calls.compare_atomicmsg(endpoint_.get(), &what, &compared, &desc, &answer, &desc, FI_COMPLETION);
 }
 
-// Completes requests in posting order, whatever order the provider has.
+// Completes requests in posting order, whatever the order of the provider's completions.
 void send_queue::complete_ended(link_events& events) noexcept {
   while (first_ != nullptr && first_->completed == first_->steps && !first_->failed && !first_->refused) {
     work_request& work = *take_oldest().work;

@@ -39,8 +39,8 @@ struct posted_request {
   bool failed = false;           ///< the provider has reported an error
   bool cleared = false;          ///< the peer says that the access is allowed
   bool refused = false;          ///< the peer has refused it
-  bool awaited = false;          ///< the peer waits for its end, because it has taken the memory back
-  std::uint64_t fenced_key = 0;  ///< the key in the peer's question about that
+  bool awaited = false;          ///< the peer has taken its memory back, and waits for the end of this access
+  std::uint64_t fenced_key = 0;  ///< while `awaited`: the key that the peer has asked about
 };
 
 /// The bytes that a request moves.
@@ -57,7 +57,7 @@ struct posted_request {
 /// a message that follows its write.
 class send_queue {
  public:
-  /// `token` is in each message to the peer; `reads` is the most reads and atomics to have outstanding there.
+  /// `token` is in each message to the peer; `reads` is the most reads and atomics to have outstanding at the peer.
   send_queue(executor_core& home, endpoint& of, const domain& memory, std::uint64_t token, std::uint16_t reads) noexcept
       : home_(home), endpoint_(of), domain_(memory), order_(of.home().order()), token_(token), reads_(reads) {}
   send_queue(const send_queue&) = delete;
@@ -110,15 +110,15 @@ class send_queue {
   [[nodiscard]] posted_request* next_suspect() noexcept;
   /// Whether the request is in this queue: it was posted, and has not completed.
   [[nodiscard]] bool contains(const posted_request* item) const noexcept;
-  /// Whether operations are in flight, and `patience` has passed since one last completed, since the first one was
-  /// handed over, and since ask_again().
+  /// Whether operations are in flight, and `patience` has passed since the last of these events: an operation has
+  /// completed, one was handed over while none was in flight, ask_again() was called.
   [[nodiscard]] bool is_late(duration patience) const noexcept {
     return with_provider_ != 0 && home_.now() - moved_at_ >= patience;
   }
   /// Makes all accesses suspects again, because the peer is asked about them once more.
   void ask_again() noexcept;
   /// Whether `patience`, and a second for each MiB in flight, has passed since the peer's first answer after the last
-  /// completion. Called for each answer of the peer's.
+  /// completion. Call it for the peer's answers: the first call after a completion begins the time.
   [[nodiscard]] bool stands_still(std::chrono::milliseconds patience) noexcept;
 
   /// Whether accesses by that key are in flight; the peer then waits for their end: end_wait().

@@ -114,7 +114,8 @@ task<> close_on_worker(std::unique_ptr<endpoint> gone) {
   co_await weft::detail::offload_for_resources(work);
 }
 
-// Runs `work` on a worker, and yields `self`; closes it on a worker if the work throws, or after a stop.
+// Runs `work` on a worker, and yields `self`. If the work throws, or after a stop, closes `self` on a worker, and
+// throws.
 template <class Work>
 task<std::unique_ptr<endpoint>> work_on(std::unique_ptr<endpoint>& self, Work& work) {
   weft::detail::promise_base& promise = co_await weft::detail::current_promise();

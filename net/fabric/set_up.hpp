@@ -15,7 +15,7 @@
 #include <memory>
 
 // The I/O of a connection's set-up, over the TCP socket beside the fabric. Work on a worker owns all that it uses,
-// because libfabric may block, and the coroutine that waits for it may be destroyed meanwhile.
+// because libfabric may block, and the coroutine that awaits the work may be destroyed meanwhile.
 namespace weft::net::fabric {
 
 /// Waits for the peer's next frame, and takes no byte behind it. Throws weft::error: errc::peer_vanished if the peer is
@@ -29,7 +29,8 @@ task<> send_frame(descriptor& socket, const frame& what, const char* step, time_
 /// Sends a frame into the empty buffer of a new socket, which has room for it; ignores failures.
 void try_send_frame(const descriptor& socket, const frame& what) noexcept;
 
-/// Makes an endpoint on a worker, with that of `peer` in its address vector unless `peer` is null. Throws weft::error.
+/// Makes an endpoint on a worker. If `peer` is not null, the new endpoint's address vector has the peer's endpoint.
+/// Throws weft::error.
 task<std::unique_ptr<endpoint>> make_endpoint(std::shared_ptr<const device> home, const descriptor& socket,
                                               const set_up_options& options, const frame* peer);
 /// Inserts the peer's endpoint into the address vector, on a worker. If it throws weft::error, `self` has been closed.

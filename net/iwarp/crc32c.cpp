@@ -5,7 +5,7 @@
 
 namespace weft::net::iwarp {
 namespace {
-// crc32_iscsi() counts in int.
+// crc32_iscsi() takes the length as an int.
 constexpr std::size_t longest_run = std::size_t{1} << 30;
 }  // namespace
 

@@ -76,8 +76,8 @@ class engine {
 
   /// Returns the memory for the next bytes that TCP delivers, behind those that consume() has taken: a checked part of
   /// a region, a read or a receive. Empty if consume() has to take these bytes, as it always may. Valid for one
-  /// recvmsg(2), while this thread holds the key (key_table::reader::batch). Ends the stream if the peer may no longer
-  /// write to the region.
+  /// recvmsg(2), inside the key_table::reader::batch in which placement() was called. Ends the stream if the peer may
+  /// no longer write to the region.
   [[nodiscard]] std::span<std::byte> placement() noexcept;
   /// Whether placement() may yield memory.
   [[nodiscard]] bool may_place() const noexcept { return early_.payload_left() != 0; }

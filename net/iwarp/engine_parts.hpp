@@ -46,7 +46,8 @@ inline bool invalidates(opcode op) noexcept {
 
 inline bool wraps(std::uint64_t offset, std::uint64_t bytes) noexcept { return offset + bytes < offset; }
 
-/// The bytes of a request at a cursor, at most `limit`, skipping empty segments; the cursor must not be at the end.
+/// The contiguous bytes of a request's memory at a cursor, at most `limit`. Moves the cursor past segments that are
+/// empty or used up; the cursor must not be at the end.
 template <class Request, class Cursor>
 std::span<std::byte> piece_at(const Request& request, Cursor& at, std::size_t limit) noexcept {
   while (at.segment != request.local.size() && at.offset == request.local[at.segment].size()) {

@@ -121,7 +121,8 @@ void engine::gather_message(output_batch& batch) noexcept {
   const bool complete = request.done_ == request.total_;
 
   if (is_write) {
-    // The boundaries of Write messages are not visible to anybody, so a long one may be split to let responses pass.
+    // A long write may be split into several Write messages to let responses pass: nothing in RDMAP depends on their
+    // boundaries. A weft peer without interleaving (profile::interop) counts each of them as a write, though.
     const bool yields = !interleave_ && is_ready(lane::responses) && lane_bytes_left_ <= payload_bytes;
     in_message_ = !complete && !yields;
     encode(tagged_header{.last = !in_message_, .opcode = op, .stag = request.stag, .offset = request.offset + offset},

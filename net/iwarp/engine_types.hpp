@@ -115,7 +115,7 @@ struct received_info {
 
 enum class ending_reason : std::uint8_t {
   peer_closed,      ///< TCP's FIN, between messages, with nothing outstanding; with half_close, both FINs
-  connection_lost,  ///< TCP's FIN within a message, or with operations outstanding; or a read or atomic posted later
+  connection_lost,  ///< TCP's FIN within a message, or with operations outstanding; or a read or atomic after it
   terminated,       ///< by us: the peer broke a rule; `code` says which
   peer_terminated,  ///< by the peer; `code` says why
   aborted,          ///< by engine::abort() or engine::abandon()
@@ -147,7 +147,7 @@ class engine_host {
   /// engine copies the payload there at once, or has it received there: see engine::placement(). The place may be
   /// shorter than `bytes` if the memory is not contiguous; the engine then asks for the rest.
   virtual write_target find_write_target(std::uint32_t stag, std::uint64_t offset, std::size_t bytes) noexcept = 0;
-  /// All bytes of a peer's write are in their place.
+  /// All bytes of a peer's Write message are in their place. `stag` is unchecked if the message is empty.
   virtual void written([[maybe_unused]] std::uint32_t stag) noexcept {}
   /// Checks the key, the bounds and the right to read, then copies: as mr::load_shared() does, or by the kernel if the
   /// memory may shrink. Called for every FPDU of a read response, so that a key that is revoked during the response is
@@ -168,7 +168,7 @@ class engine_host {
 
   /// A request has ended. Called exactly once for each request that was posted, in their order.
   virtual void completed(request& request, const completion& completion) noexcept = 0;
-  /// A message has filled the buffer of the oldest receive.
+  /// A message has arrived for the oldest receive, and is in the receive's buffer unless `info` says otherwise.
   virtual void received(receive_request& receive, const received_info& info) noexcept = 0;
   /// Called when a message begins and no receive is posted. Returns a receive for it, or null: the message then waits
   /// for post_receive(). For hosts that share receives between engines.

@@ -47,7 +47,8 @@ class staging {
 };
 
 inline std::span<std::byte> staging::room() noexcept {
-  // The content is a part of one FPDU. It moves to the front if the largest FPDU would not fit behind begin_.
+  // The content that could not be consumed is less than one FPDU. It moves to the front if the largest FPDU would not
+  // fit behind begin_, or if the area is filled to its end.
   if (capacity - begin_ < mpa::max_fpdu_bytes || end_ == capacity) {
     std::memmove(storage_.get(), storage_.get() + begin_, end_ - begin_);
     end_ -= begin_;

@@ -14,7 +14,7 @@ std::uint16_t advertised(std::uint16_t depth) noexcept {
   return std::bit_floor(std::min<std::uint16_t>(depth, mpa::not_negotiated));
 }
 
-// FPDUs that the set-up itself sends. Each encode_...() returns the FPDU's length.
+// Room for any FPDU that the set-up itself sends. Each encode_...() returns the length of the FPDU.
 using small_fpdu = std::array<std::byte, mpa::fpdu_bytes(untagged_header::bytes + terminate_message::max_bytes)>;
 
 std::size_t encode_ready_write(bool crc, small_fpdu& out) noexcept {
@@ -160,8 +160,9 @@ void initiator::establish() noexcept {
 }
 
 void initiator::refuse(terminate_code why) noexcept {
-  // Linux siw crashes if the stream ends before the ready signal: see the class. In the other cases there is none: a
-  // peer that requires markers could not parse it, and a peer without a common signal understands none.
+  // Linux siw crashes if the stream ends before the ready signal: see the class. For the other causes no signal is
+  // sent: a peer that requires markers could not parse the signal, and without a common signal the peer understands
+  // none of ours.
   if (why == cause::insufficient_ird) append_ready_signal();
   small_fpdu fpdu;
   const std::size_t bytes = encode_terminate(why, agreed_.crc, fpdu);

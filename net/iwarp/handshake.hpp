@@ -46,11 +46,11 @@ enum class handshake_state : std::uint8_t {
   waiting,      ///< for the peer's frame
   requested,    ///< responder only: the request has arrived; accept() or reject() it
   established,  ///< output() holds what must be sent before the engine's first byte
-  rejected,     ///< by the peer, or by our user; the peer's private data may say why
+  rejected,     ///< by this side, or by the peer, whose private data may then say why
   failed,       ///< error() says why; send output(), then close
 };
 
-/// The part that both sides share: the peer's incoming frame, and our outgoing one.
+/// The common part of initiator and responder: parses the peer's frame, and keeps the output until it is sent.
 class handshake {
  public:
   handshake(const handshake&) = delete;
@@ -76,8 +76,9 @@ class handshake {
   handshake() noexcept = default;
   ~handshake() = default;
 
-  /// Removes the bytes of the peer's frame from `bytes`. True once `frame` holds all of it. Otherwise false: more has
-  /// to come, or the frame is malformed and the state is `failed`.
+  /// Moves the bytes of the peer's frame out of `bytes`. Returns true once the frame is complete, and `frame` is set.
+  /// Returns false if more bytes have to come, if the frame is malformed (the state is then `failed`), or if the state
+  /// was not `waiting`.
   bool receive(mpa::frame_kind expected, std::span<const std::byte>& bytes, mpa::frame& frame) noexcept;
   void fail(const words& why) noexcept;
   void append(const mpa::frame& frame) noexcept;
@@ -129,8 +130,8 @@ class initiator : public handshake {
 
 struct responder_options {
   bool crc = true;
-  std::uint16_t ird = 16;  ///< the most incoming reads; rounded down to a power of two
-  std::uint16_t ord = 16;  ///< the most outgoing reads; rounded down to a power of two
+  std::uint16_t ird = 16;  ///< the most incoming reads and atomics; rounded down to a power of two
+  std::uint16_t ord = 16;  ///< the most outgoing reads and atomics; rounded down to a power of two
 };
 
 /// The side that was connected to. Accepts revisions 1 and 2.
@@ -145,7 +146,7 @@ class responder : public handshake {
   /// it before accept().
   void limit(const responder_options& options) noexcept;
 
-  /// Bytes of private data that an answer may carry.
+  /// The most bytes of private data that an answer may carry. Known once the state is `requested`.
   [[nodiscard]] std::size_t max_answer_bytes() const noexcept;
 
   /// Accept or reject the request. Both return false and do nothing if the state is not `requested`, or if

@@ -13,13 +13,13 @@ namespace {
 constexpr std::string_view request_key = "MPA ID Req Frame";
 constexpr std::string_view reply_key = "MPA ID Rep Frame";
 
-// Byte 16 of a frame.
+// The flags in byte 16 of a frame.
 constexpr unsigned markers_bit = 0x80;
 constexpr unsigned crc_bit = 0x40;
 constexpr unsigned rejected_bit = 0x20;
 constexpr unsigned enhanced_bit = 0x10;
 
-// The two high bits of the IRD field are the flags A and B, those of the ORD field C and D.
+// The flags A and B are the two high bits of the IRD field; C and D are the two high bits of the ORD field.
 constexpr unsigned high_flag = 0x8000;
 constexpr unsigned low_flag = 0x4000;
 constexpr unsigned depth_mask = 0x3FFF;

@@ -44,7 +44,7 @@ struct frame {
   bool crc = false;       ///< C: the sender wants CRCs, which turns them on both ways
   bool rejected = false;  ///< R: in replies only
   std::uint8_t revision = 2;
-  std::optional<enhanced_data> enhanced{};    ///< S; only in revision 2
+  std::optional<enhanced_data> enhanced{};    ///< S: whether these data are present; in revision 2 only
   std::span<const std::byte> private_data{};  ///< the user's; borrowed from the parsed bytes or the caller
 };
 
@@ -73,7 +73,7 @@ inline constexpr std::size_t max_ulpdu_bytes = 64768;
 /// The least limit on a sender's ULPDUs, however short TCP's segments are (RFC 5044 section 4.5).
 inline constexpr std::size_t min_mulpdu_bytes = 128;
 
-/// Zero bytes between a ULPDU and its CRC.
+/// The number of pad bytes between a ULPDU and its CRC; their value is zero.
 [[nodiscard]] constexpr std::size_t pad_bytes(std::size_t ulpdu_bytes) noexcept {
   return (0 - (length_bytes + ulpdu_bytes)) & 3;
 }

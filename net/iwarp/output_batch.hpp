@@ -13,11 +13,11 @@
 
 namespace weft::net::iwarp {
 
-/// The contents of one sendmsg(2): headers, trailers, read responses and small payloads in storage of its own, most
-/// large payloads by reference.
+/// FPDUs that are sent together, by one sendmsg(2) or, after a short send, by several. Headers, trailers, read
+/// responses and small payloads lie in storage of the batch; most large payloads are only referred to.
 ///
 /// A batch is large, and needed only while sending. So an executor_state keeps a few batches, and lends one to a
-/// connection that has output, until pending() is empty, or until engine::abandon().
+/// connection that has output, until all of its output is sent, or until engine::abandon().
 class output_batch {
  public:
   static constexpr std::size_t max_segments = 1024;  // IOV_MAX, see sendmsg(2)
@@ -38,10 +38,10 @@ class output_batch {
  private:
   friend class engine;
 
-  /// The beginning of an FPDU.
+  /// The state of the batch just before an FPDU is added.
   struct mark {
     std::size_t segments = 0;
-    std::size_t last_bytes = 0;  // length of the last segment before it
+    std::size_t last_bytes = 0;  // length of the last segment, which the FPDU may extend
     std::size_t used = 0;
     std::size_t pending = 0;
   };

@@ -53,7 +53,7 @@ const char* name_of(terminate_code code) noexcept {
   return found == std::end(named_causes) ? nullptr : found->name;
 }
 
-// The header control bits, in the third byte.
+// The header control bits, in the third byte of a Terminate's body.
 constexpr unsigned length_bit = 0x80;
 constexpr unsigned segment_bit = 0x40;
 constexpr unsigned read_bit = 0x20;
@@ -173,8 +173,9 @@ std::optional<terminate_message> parse_terminate(std::span<const std::byte> body
   terminate_message message;
   message.code = code_of(first >> 4, first & 0xF, body[1]);
 
-  // Linux siw lays the bit fields out in reverse, which shows in the third byte: siw sets low bits there, the RFC high
-  // bits. If none of them is set, the fields count as reversed if the cause is known only in reverse.
+  // Linux siw lays the bit fields out in reverse. The third byte shows the layout, because siw sets the low bits there,
+  // and the RFC the high bits. If the byte has neither, the fields count as reversed only if the cause is unknown as it
+  // stands, and known in reverse.
   const terminate_code reversed = code_of(first & 0xF, first >> 4, body[1]);
   const bool without_headers = (third & 0xE7) == 0;
   message.reversed =

@@ -109,7 +109,7 @@ struct terminate_message {
   /// That segment's DDP header: 14 bytes if tagged, 18 if not, 0 if the message has none.
   std::array<std::byte, untagged_header::bytes> segment_header{};
   std::size_t segment_header_bytes = 0;
-  /// The read request that caused the Terminate; from weft, without the part that the response had already covered.
+  /// The read request that caused the Terminate. A weft peer leaves out the bytes that it had already sent in response.
   std::optional<iwarp::read_request> read{};
   /// Set by parse_terminate() if the peer writes the bit fields in reverse, as Linux siw does.
   bool reversed = false;

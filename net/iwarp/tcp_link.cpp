@@ -18,7 +18,8 @@
 namespace weft::net::iwarp {
 namespace {
 
-// Once a turn has received this much from one connection, the rest waits for the next turn, so that others are served.
+// Once a turn has received this much from one connection, the rest waits for the next turn, so that other connections
+// are served.
 constexpr std::size_t input_budget_bytes = 524'288;
 // If more of an FPDU than this is still to come, receiving the rest in place costs less than copying it.
 constexpr std::size_t place_early_bytes = 8192;
@@ -28,8 +29,8 @@ constexpr std::size_t bytes_ahead = 32;
 // The most bytes to stage after such a payload: small messages, and payloads that are too small to be received in
 // place.
 constexpr std::size_t bytes_between = 16'384;
-// The longest time between two checks whether TCP has lost its peer, while a link waits for a receive and so reads
-// nothing.
+// The longest time between two checks whether TCP has lost its peer, while a link with outstanding requests waits for a
+// receive, and so reads nothing.
 constexpr auto longest_unseen = std::chrono::milliseconds(1000);
 // After a Terminate: how long the peer may take to read it and close, before this end closes.
 constexpr auto linger_time = std::chrono::milliseconds(500);
@@ -42,7 +43,8 @@ std::size_t ulpdu_limit(descriptor& socket, bool large_frames) noexcept {
   return mpa::mulpdu(result < 0 || segment <= 0 ? 536 : static_cast<std::size_t>(segment));
 }
 
-/// Whether TCP has no connection any more: it has given up, or both ends have closed.
+/// Whether TCP has no connection any more: it has given up, the peer has reset it, or both ends have closed. False if
+/// the kernel does not tell.
 bool is_lost(descriptor& socket) noexcept {
   tcp_info about{};
   socklen_t length = sizeof about;
@@ -227,7 +229,7 @@ void tcp_link::post_receive(receive_work& work) noexcept {
   engine_->post_receive(item);
   // mutant: lose the wake-up of a connection
   if (!stalled) return;
-  resuming_ = true;  // in run_late(), because the caller may be in the middle of handling a message
+  resuming_ = true;  // run_late() resumes the input, because the caller may be in the middle of handling a message
   settle_later();
 }
 
@@ -286,7 +288,8 @@ void tcp_link::await_more_input() noexcept {
   if (!engine_->needs_receive()) await_input();
 }
 
-// Makes one recvmsg, and feeds the engine.
+// Makes one recvmsg, and feeds the engine. Returns last_words if no more will come, because the stream has ended or
+// failed, or because there is no memory for a staging area, which ends the connection.
 tcp_link::intake tcp_link::receive_once() noexcept {
   if (life_.peer_has_finished()) return {intake::last_words, 0};
   if (input_ == nullptr) input_ = shared_.lend_staging();
@@ -358,7 +361,7 @@ void tcp_link::feed_engine() noexcept {
   input_->consumed(engine_->consume(input_->content()));
 }
 
-// Receives what the peer sent before sending to it failed: a Terminate or a close message may give the reason.
+// Receives what the peer had sent before a send of this end failed: a Terminate or a close message may give the reason.
 [[gnu::noinline]] void tcp_link::read_last_words() noexcept {
   while (!life_.is_broken() && !engine_->needs_receive() && receive_once().kind == intake::all_that_fits) {
   }
@@ -549,9 +552,10 @@ void tcp_link::advance_end() noexcept {
   if (!timer::armed() && !home_.try_arm(*this, home_.now() + linger_time)) stop_io();
 }
 
-// Arms a timer while requests of this end are outstanding and a message waits for a receive, because their responses,
-// and the news of the peer's death, may lie behind that message. Native peers have credits and never send such a
-// message; with others only a time limit helps.
+// Arms a timer while requests of this end are outstanding and a message waits for a receive, because the responses to
+// the requests, and the news of the peer's death, may lie behind that message. A native peer sends such a message only
+// if this end shares receives and has run out of them; otherwise each of its credits stands for a posted receive. A
+// peer without credits may send such a message at any time.
 void tcp_link::watch_stalled() noexcept {
   if (life_.has_ended()) return;
   const bool stalled = engine_->needs_receive() && engine_->has_requests();

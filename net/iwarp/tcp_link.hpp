@@ -162,7 +162,7 @@ class tcp_link final : public net::link,
   capabilities capabilities_;
   link_life life_;  // peer_has_finished(): no more input; is_broken(): the link resets TCP when it closes
   std::unique_ptr<engine> engine_;
-  receive_queue* queue_;                        // of shared receives; null: the link has its own, by post_receive()
+  receive_queue* queue_;                        // the shared receives; null: the link has its own, from post_receive()
   std::unique_ptr<posted_receive[]> receives_;  // with a queue: only the receive that was taken from it
   software::exposed_keys exposed_{*domain_, id_};
 
@@ -170,13 +170,13 @@ class tcp_link final : public net::link,
   io send_;
   tcp_window_watch window_;
   msghdr send_message_{};
-  std::unique_ptr<staging> input_;        // only while it holds bytes
-  std::unique_ptr<output_batch> output_;  // only while something is sent
+  std::unique_ptr<staging> input_;        // borrowed while bytes arrive or are left over; may stay, empty, at the end
+  std::unique_ptr<output_batch> output_;  // borrowed while there is something to send
 
   std::optional<error> lost_;  // the reason that ended() reports, if not the engine's
   std::optional<refused_access> refusal_;
   bool was_damaged_ = false;  // either end has found bytes that the network may have changed
-  int send_failure_ = 0;      // the errno with which TCP failed, except EPIPE and ECONNRESET
+  int send_failure_ = 0;      // errno of a failed send, except EPIPE and ECONNRESET; ETIMEDOUT if TCP gave up
   bool counts_ = true;        // counts the peer's writes; false with native_features::cuts_writes()
   std::chrono::milliseconds overdue_after_{};
   bool large_frames_ = false;                  // frames need not fit TCP's segments

@@ -14,7 +14,7 @@ namespace weft::net::iwarp {
 /// device. `calls`, which tests replace, provides the randomness of keys; sockets use their executor's system calls.
 [[nodiscard]] std::unique_ptr<net::transport> open_transport(const iwarp_options& options = {},
                                                              system_calls& calls = system_calls::kernel());
-/// Opens this transport on a domain that other software transports share.
+/// Opens the same transport on `home`, a domain that other software transports may share.
 [[nodiscard]] std::unique_ptr<net::transport> open_transport(const iwarp_options& options,
                                                              std::shared_ptr<software::domain> home);
 

@@ -21,8 +21,8 @@ namespace weft::net {
 
 class waiting_set_up;
 
-/// The limit of connections of one listener, and how many there are. Shared by the listener and its connections, on any
-/// thread.
+/// The limit on the connections of one listener, and the counts of those that exist and of the receives that they take.
+/// Shared by the listener and its connections, on any thread.
 class connection_places {
  public:
   /// The pool's receive budget as a number of parts. A connection takes the fraction that its receives need.
@@ -31,13 +31,14 @@ class connection_places {
   /// If `most` is zero, there is no limit except the pool's receives.
   explicit connection_places(std::size_t most) noexcept : most_(most) {}
 
-  /// The time that a set-up has for its peer even if others want its place: a round trip, and a turn of the peer's
-  /// program.
+  /// How long a set-up may wait for its peer even if others want its place: long enough for a round trip and a turn of
+  /// the peer's program.
   static constexpr std::chrono::milliseconds shortest_wait{100};
 
-  /// Ends a set-up that waits for its peer, chosen by peer_to_evict(), and frees its place at once. Returns the time
-  /// from which that set-up may be ended; nothing was done if this is later than `now`. If no set-up waits, the result
-  /// is empty, or, shortly after an eviction, the time of the next try: a new set-up may then wait in the freed place.
+  /// Chooses a set-up that waits for its peer, by peer_to_evict(). If it has waited for shortest_wait, ends it, and
+  /// frees its place at once. Returns the time from which the set-up may be ended: if later than `now`, nothing was
+  /// done. If no set-up waits, the result is empty, or, shortly after an eviction, the time of the next try: a new
+  /// set-up may then wait in the freed place.
   std::optional<time_point> evict(time_point now);
 
  private:
@@ -60,8 +61,8 @@ class connection_places {
   std::optional<time_point> last_evicted_;
 };
 
-/// One peer's place at a listener, from just before its request is handed out until the connection has closed, the
-/// set-up has failed, or connection_places::evict() takes the place away.
+/// One peer's place at a listener, from just before its request is handed out until the request is rejected, the set-up
+/// has failed, connection_places::evict() takes the place away, or the connection has closed.
 class connection_place {
  public:
   /// Takes a place; null if all are taken.
@@ -74,9 +75,10 @@ class connection_place {
   ~connection_place() { give_up(); }
 
   [[nodiscard]] const std::shared_ptr<connection_places>& all() const noexcept { return of_; }
-  /// Takes `parts` of connection_places::whole_pool; not to be called again after it has returned true. False if all
-  /// connections of the listener would then hold, or wait for, more than twice the pool: this one must not wait too.
-  /// Takes nothing, and returns true, on a listener with a limit of its own.
+  /// Takes `parts` of connection_places::whole_pool; not to be called again after it has returned true. Returns false,
+  /// and takes nothing, if the connections of the listener together would then hold, or wait for, more than twice the
+  /// pool: the caller must not wait for receives as well. Takes nothing, and returns true, on a listener with a limit
+  /// of its own.
   [[nodiscard]] bool take_receives(std::uint64_t parts) noexcept {
     if (of_->has_limit()) return true;
     if (!connection_places::take(of_->of_pool_, parts, 2 * connection_places::whole_pool)) return false;

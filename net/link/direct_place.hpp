@@ -8,7 +8,7 @@
 namespace weft::net {
 
 /// One access to memory that a peer of the same machine has lent. Before the peer takes the memory back, it waits for
-/// the end of the visit: keep it short.
+/// the end of the visit: keep the visit short.
 class loan_visit {
  public:
   /// The value of the peer's word while the memory may be used.
@@ -42,8 +42,8 @@ struct direct_gate {
 /// Where a part of the peer's memory is mapped in this process, if it is: the result of link::find_direct(). Valid as
 /// long as direct_gate::version stays the same.
 struct direct_place {
-  std::byte* first = nullptr;                        ///< in this process; null: it is not mapped
-  std::uint64_t bytes = 0;                           ///< from there on
+  std::byte* first = nullptr;                        ///< its first byte in this process; null: it is not mapped
+  std::uint64_t bytes = 0;                           ///< how many bytes are mapped from there on
   bool may_read = false;                             ///< usage::read_src
   bool may_write = false;                            ///< usage::write_dst
   std::atomic<std::uint64_t>* turn = nullptr;        ///< for loan_visit

@@ -39,8 +39,8 @@ struct join {
   landing_place landing{};
 
   [[nodiscard]] std::array<std::byte, bytes> pack() const noexcept;
-  /// Reads a join; empty if the private data is none. Zeros may follow: connection managers of devices pad private
-  /// data.
+  /// Reads a join. Empty if the private data is no join, has another version, or names a rail or fabric out of range.
+  /// Zeros may follow the join: connection managers of devices pad private data.
   [[nodiscard]] static std::optional<join> unpack(std::span<const std::byte> private_data) noexcept;
 };
 

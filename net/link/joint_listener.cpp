@@ -43,7 +43,7 @@ struct joint_listener {
 
   [[nodiscard]] std::string_view name() const noexcept { return parts.front().listener.source->address(); }
   [[nodiscard]] static task<std::unique_ptr<link_request>> next(std::shared_ptr<joint_listener> all);
-  // From any thread, as link_listener::close() allows.
+  // Closes all parts, from any thread, as link_listener::close() allows.
   void close() noexcept {
     for (const part& each : parts) each.listener.source->close();
   }
@@ -53,7 +53,7 @@ struct joint_listener {
   std::size_t working;     // parts that are not left out
   const failed_listener failed_one;
   std::deque<std::unique_ptr<link_request>> ready;
-  std::exception_ptr failure;  // of a part, rethrown in one waiting task
+  std::exception_ptr failure;  // the error of a part, which one waiting task rethrows
   event changed;
   std::size_t callers = 0;
   bool closed = false;

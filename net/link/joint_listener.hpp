@@ -23,7 +23,7 @@ struct fabric_listener {
 /// How listeners of other fabrics go on when one listener's device has failed, or was removed.
 enum class failed_listener : std::uint8_t {
   is_reported,  ///< next() throws the errors of that listener, and may be called again
-  is_left_out,  ///< they go on without it; next() throws the errors of the last one that is left
+  is_left_out,  ///< the others go on without it; next() throws the failure only if no other listener is left
 };
 
 /// Joins the listeners of several fabrics, at least one, into one that yields the requests of all. Its address is that

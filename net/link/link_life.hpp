@@ -8,8 +8,8 @@
 
 namespace weft::net {
 
-/// The life of a link: its steps, each of which asserts that it is legal, and the events that report the link's end to
-/// the connection, each exactly once.
+/// The life of a link: its steps, and the events that report the link's end to the connection, each exactly once. Steps
+/// that are legal only at certain stages assert that they are.
 ///
 /// Stages:
 ///   open     requests are executed

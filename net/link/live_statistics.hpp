@@ -15,7 +15,7 @@ namespace weft::net {
 using weft::detail::live_number;
 
 /// The counters of a connection: changed on its executor, read by any thread that asks the device for statistics.
-/// Intrusive: the device keeps a list of them, one for each open connection.
+/// The list_hook is for the device's list of the counters of all open connections.
 struct live_statistics : weft::detail::list_hook<live_statistics> {
   struct operations {
     live_number posted;
@@ -37,7 +37,9 @@ struct live_statistics : weft::detail::list_hook<live_statistics> {
   live_number waiting;
   live_number retired;
   live_number retired_bytes;
-  live_number stalled_since;  ///< time of the last progress, by the executor's clock; 0: nothing is in flight or waits
+  /// When an operation last completed, or when the first began if none has completed since, by the executor's clock.
+  /// 0: nothing is in flight or waits.
+  live_number stalled_since;
 
   live_statistics() = default;
   live_statistics(const live_statistics&) = delete;

@@ -26,7 +26,7 @@ struct native_features {
 
   bool device_memory = false;     ///< copies to and from memory of devices: connection_options::device_memory
   bool persistent_flush = false;  ///< makes memory of files persistent: connection_options::persistent_flush
-  bool write_notices = false;     ///< understands the peer's notices of writes, for its write counters: write_notices
+  bool write_notices = false;     ///< understands message_kind::written, by which a peer reports writes to count
 
   /// Whether a write of the program may be split or repeated, so links cannot count writes.
   [[nodiscard]] constexpr bool cuts_writes() const noexcept { return rails || device_memory; }

@@ -98,7 +98,7 @@ enum class message_kind : std::uint8_t {
   device_memory = 6,  ///< an owner_message; needs no credit, because receives are reserved for it
   heartbeat = 5,  ///< asks for any message as an answer, if need be a credits message; sent only to peers that answer
   written = 7,    ///< a write notice: reports the sender's completed writes to a peer whose fabrics do not count them
-  counted = 8,    ///< acknowledges a written message, whose sender waits for it before it sends another
+  counted = 8,    ///< acknowledges a written message; until it arrives, no other written message is sent
 };
 
 /// The end of each message. It follows the payload, so that the payload has the alignment of its buffer.
@@ -148,7 +148,7 @@ inline std::optional<trailer> trailer::unpack(std::span<const std::byte> message
   trailer said;
   said.kind = static_cast<message_kind>(packed & 0xff);
   said.credits = static_cast<std::uint32_t>(packed >> 32);
-  std::atomic_signal_fence(std::memory_order_seq_cst);  // keeps the compiler from loading it again
+  std::atomic_signal_fence(std::memory_order_seq_cst);  // keeps the compiler from loading the bytes again
   if (said.kind == message_kind::data) [[likely]]
     return said;
   switch (said.kind) {

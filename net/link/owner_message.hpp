@@ -68,9 +68,9 @@ struct owner_message {
   std::uint64_t key = 0;
   std::uint64_t offset = 0;
   std::optional<mr::remote_region> region{};
-  mr::device_share shared{};        ///< of share
-  std::uint64_t shared_bytes = 0;   ///< of share
-  std::uint64_t shared_offset = 0;  ///< of a put or get that is direct
+  mr::device_share shared{};        ///< share: the handle of the memory, and the offset there
+  std::uint64_t shared_bytes = 0;   ///< share: the number of bytes from that offset on
+  std::uint64_t shared_offset = 0;  ///< direct put or get: the offset in the shared memory
 
   /// Writes the message to the beginning of `out`, which must have max_bytes, and returns the message's length.
   [[nodiscard]] std::size_t pack(std::span<std::byte> out) const noexcept;

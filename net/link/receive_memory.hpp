@@ -24,8 +24,8 @@ struct receive_memory {
 /// Throws errc::no_memory if the pool can never hold `count` receives of `bytes`.
 void check_receive_memory(const mr::pool& pool, std::size_t count, std::size_t bytes);
 
-/// Allocates all buffers for the first receives, or none. Throws errc::timed_out at the deadline, with how full the
-/// pool is in the text, errc::no_memory at once if the pool can never hold the buffers, and what pool::allocate_all()
+/// Allocates all buffers for the first receives, or none. Throws errc::timed_out at the deadline, with a text that says
+/// how full the pool is; errc::no_memory at once if the pool can never hold the buffers; and what pool::allocate_all()
 /// throws.
 task<std::vector<mr::buffer>> find_receive_memory(mr::pool& pool, std::size_t count, std::size_t bytes,
                                                   time_point deadline);

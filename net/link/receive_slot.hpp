@@ -18,7 +18,7 @@ namespace weft::net {
 struct receive_slot {
   receive_work work;
   mr::buffer memory;  // empty in the state `empty`
-  arrival what;       // of the message that has arrived
+  arrival what;       // describes the message that has arrived
   receive_slot* next = nullptr;
 
   /// The bytes of a message that has just arrived here.

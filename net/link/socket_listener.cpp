@@ -26,7 +26,7 @@ constexpr auto shortage_pause = std::chrono::milliseconds(50);
 // How long a peer that is turned away may take to send its request; other peers wait meanwhile.
 constexpr std::chrono::milliseconds longest_refusal{1000};
 // The least time for a peer to send its request when others want its place. An honest peer's request comes right behind
-// the end of TCP's handshake, however long the way is.
+// the end of TCP's handshake, however far away the peer is.
 constexpr auto shortest_set_up = std::chrono::milliseconds(25);
 
 }  // namespace

@@ -31,9 +31,10 @@ class half_open_peer;
 
 /// The common part of listeners on sockets, which accept peers, receive their requests and hand them out.
 ///
-/// Requests are received in the background, a bounded number at a time, so a peer that connects and says nothing keeps
-/// nobody else waiting. Requests that nobody takes do not keep out peers that the filter expects. If the process has no
-/// descriptors left, peers are turned away by means of a spare descriptor.
+/// Requests are received in the background, a bounded number at a time. At that bound, a new peer takes the place of a
+/// peer that has connected and said nothing for 25 ms, so silent peers keep nobody out for long. Requests that nobody
+/// takes do not keep out peers that the filter expects. If the process has no descriptors left, peers are turned away
+/// by means of a spare descriptor.
 ///
 /// A listener_handle owns it; the set-ups in the background may keep it for a moment after the handle is gone.
 class socket_listener : private io_operation,

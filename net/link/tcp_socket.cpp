@@ -216,8 +216,8 @@ void bind_source(descriptor& socket, const socket_address& target, std::span<con
     throw error(errc::invalid_address, "bind the source address: it is of another family than the peer's");
   }
   const std::string step = "bind the source address " + source->to_string();
-  // A requested port may still be in TIME_WAIT from the previous connection. Without one, the kernel chooses the port
-  // at connect(2), when it knows the peer for which the port must be free.
+  // A requested port may still be in TIME_WAIT from the previous connection. If no port is requested, the kernel
+  // chooses one at connect(2), when it knows the peer for which the port must be free.
   if (source->port() != 0) {
     set_option(socket, SOL_SOCKET, SO_REUSEADDR, 1, step.c_str());
   } else {

@@ -19,7 +19,8 @@ namespace weft::net {
 [[nodiscard]] descriptor open_socket(const socket_address& address, system_calls& calls);
 /// Sets TCP_NODELAY, and lets the kernel end the connection when the peer is silent for `dead_peer_after`, whether or
 /// not data is in flight to it: see tcp(7), TCP_USER_TIMEOUT and TCP_KEEPIDLE. For an idle peer the kernel counts in
-/// whole seconds. If the time is zero, silence never ends the connection. A socket on which data is sent needs a
+/// whole seconds. If the time is zero, an idle peer may be silent for ever, and only data that is never acknowledged
+/// ends the connection, after the kernel's own time (tcp_retries2). A socket on which data is sent needs a
 /// tcp_window_watch, too. Throws weft::error.
 void prepare_socket(descriptor& socket, std::chrono::milliseconds dead_peer_after);
 
@@ -27,13 +28,13 @@ void prepare_socket(descriptor& socket, std::chrono::milliseconds dead_peer_afte
 /// empty. Throws weft::error.
 void set_traffic_class(descriptor& socket, int family, std::optional<std::uint8_t> traffic_class);
 /// Binds the socket to the first of `sources` that is of `target`'s address family. Does nothing if there are no
-/// sources. Throws errc::invalid_address if all are of other families, or the error of bind(2).
+/// sources. Throws errc::invalid_address if all are of other families, or the error of bind(2) or setsockopt(2).
 void bind_source(descriptor& socket, const socket_address& target, std::span<const socket_address> sources);
 
-// The calls of a set-up. `deadline` is that of the whole set-up. A call that fails throws a weft::error whose text
-// begins with `step`: errc::timed_out at the deadline, or the call's errno. After a stop it throws errc::canceled,
-// which does not name the step. If the waiting task is destroyed, the call takes the socket over, is cancelled, and
-// then closes the socket; this happens in the background, but blocks if memory is short or the executor does not run.
+// The calls of a set-up. A call that fails throws a weft::error whose text begins with `step`: errc::timed_out at the
+// deadline, or the call's errno. After a stop it throws errc::canceled, which does not name the step. If the waiting
+// task is destroyed during a call, the call takes the socket over, is cancelled, and then closes the socket. That
+// happens in the background, but blocks if memory is short or the executor does not run.
 
 /// Connects; the step is "TCP connection". Throws weft::error.
 task<> connect_socket(descriptor& socket, const socket_address& address, time_point deadline);
@@ -58,7 +59,7 @@ task<> wait_for_input(descriptor& socket, const char* step, time_point deadline)
 /// Whether this errno of accept(2) means that the process or the system has no descriptors left.
 [[nodiscard]] bool is_shortage_of_descriptors(int number) noexcept;
 
-/// A descriptor in reserve for when no others are left. If it is given up, one peer can be accepted and rejected, which
+/// A descriptor in reserve for when no others are left. Giving it up makes room to accept and reject one peer, which
 /// would otherwise be left waiting. It is not a socket. If it cannot be opened, held() is false.
 class spare_descriptor {
  public:

@@ -23,7 +23,8 @@ namespace weft::net {
 ///
 /// While sent data waits for the peer, the watch looks at the socket four times in `dead_peer_after`. As long as the
 /// window is closed and probes are answered, it raises TCP_USER_TIMEOUT. A peer whose machine falls silent behind a
-/// closed window is detected within about three times `dead_peer_after`; any other dead peer as without the watch.
+/// closed window is detected within about three times `dead_peer_after`; any other dead peer is detected as early as
+/// without the watch.
 class tcp_window_watch final : private detail::timer {
  public:
   /// Watches a socket that prepare_socket() has prepared with the same time. With a time of zero it watches nothing,
@@ -34,7 +35,7 @@ class tcp_window_watch final : private detail::timer {
   tcp_window_watch& operator=(const tcp_window_watch&) = delete;
   ~tcp_window_watch() { stop(); }
 
-  /// To be called when data is handed to the kernel for sending.
+  /// Begins to watch the data that is sent next. Call it whenever data is handed to the kernel for sending.
   void sending() noexcept {
     if (!timer::armed() && patience_.count() > 0) arm();
   }
@@ -44,9 +45,10 @@ class tcp_window_watch final : private detail::timer {
   [[nodiscard]] bool has_given_up() const noexcept;
   /// How many bytes the peer's machine has acknowledged in all. Empty if the kernel does not tell.
   [[nodiscard]] std::optional<std::uint64_t> acknowledged_bytes() const noexcept;
-  /// Whether the peer's machine has yet to acknowledge something that was sent, the FIN included.
+  /// Whether something that was handed to the kernel, the FIN included, is not acknowledged by the peer's machine yet.
+  /// False if TCP is closed, or if the kernel does not tell.
   [[nodiscard]] bool has_unacknowledged() const noexcept;
-  /// To be called before the socket is closed.
+  /// Ends the watch. Call it before the socket is closed.
   void stop() noexcept {
     if (timer::armed()) home_.disarm(*this);
   }

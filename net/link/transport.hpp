@@ -150,7 +150,7 @@ struct link_parameters {
   std::uint16_t receive_depth = 0;            ///< the most receives posted at a time
   bool native = false;                        ///< the peer is weft as well
   native_features agreed{};                   ///< native: the features that both ends have
-  landing_place landing{};                    ///< native: that of the peer's transport
+  landing_place landing{};                    ///< native: the landing place of the peer's transport
   std::chrono::milliseconds overdue_after{};  ///< connection_options::overdue_after
   bool in_place = false;                      ///< arrival::in_place may be used
   /// Messages that were acknowledged to the peer are delivered by link_events::received() even after ended(), because
@@ -189,7 +189,7 @@ struct refused_access {
 
 /// The key and the address by which a peer names memory that is exposed to it.
 struct exposed_place {
-  /// Both parts.
+  /// Makes a place of its two parts.
   exposed_place(std::uint64_t opened, std::uint64_t at) noexcept : key(opened), address(at) {}
 
   std::uint64_t key;      ///< grants the access
@@ -209,8 +209,8 @@ class link {
   /// The rails of a link that is made of several, for connection::rails(). From any thread.
   [[nodiscard]] virtual std::vector<rail_statistics> rails() const { return {}; }
 
-  /// Starts the link, which calls `events` from now on. Called once, before anything is posted. If it throws, the link
-  /// is destroyed.
+  /// Starts the link, which calls `events` from now on. Called once, before anything is posted. If it throws, the
+  /// caller destroys the link.
   virtual void start(link_events& events, const link_parameters& parameters) = 0;
 
   /// Bytes that the link needs at work_request::corner; constant.
@@ -243,7 +243,7 @@ class link {
   [[nodiscard]] virtual const direct_gate* gate() const noexcept { return nullptr; }
   /// The next message that has arrived since the executor's last turn, if it is whole in the link's memory and nothing
   /// is due before it; otherwise empty. Called when a task asks for a message, and no event has reported one. Valid
-  /// until the next call of the link.
+  /// until the next call to the link.
   [[nodiscard]] virtual untaken_message peek_message() noexcept { return {}; }
   /// Takes the message that peek_message() has just yielded, without a receive and without an event.
   virtual void take_peeked([[maybe_unused]] const untaken_message& peeked) noexcept {}
@@ -302,10 +302,10 @@ class link {
   [[nodiscard]] virtual std::optional<refused_access> refusal() const noexcept { return std::nullopt; }
 };
 
-/// A shared receive queue for the links of one executor; each message fills the oldest receive. All calls on that
-/// executor. It outlives its links. A receive that a link has taken ends in received() or receive_flushed() of that
-/// link; a receive that no link has taken ends with the queue. A set-up keeps the queue, and with it the receives'
-/// memory, until its peer can no longer write there. See ibv_create_srq(3).
+/// A shared receive queue for the links of one executor; each message fills the oldest receive. All calls are made on
+/// that executor. The queue must outlive its links. A receive that a link has taken ends in received() or
+/// receive_flushed() of that link; a receive that no link has taken ends with the queue. A set-up keeps the queue, and
+/// with it the receives' memory, until its peer can no longer write there. See ibv_create_srq(3).
 class receive_queue {
  public:
   virtual ~receive_queue() = default;
@@ -327,9 +327,10 @@ struct set_up_options {
   std::chrono::milliseconds dead_peer_after{};     ///< the link ends after such a silence of the peer's machine
   bool interop = false;                            ///< the peer may implement only the standard's first revision
   bool persistent_flush = false;                   ///< connection_options::persistent_flush
-  std::shared_ptr<receive_queue> receives;         ///< of the same transport; null: they come by link::post_receive()
+  std::shared_ptr<receive_queue> receives;         ///< shared, of the same transport; null: those of post_receive()
   /// The receives that will be posted first. The set-up may already post them to its device, for a peer that sends
-  /// before this end has learned that the link is established; it keeps their memory until nobody can write there.
+  /// before this end has learned that the link is established. The set-up then keeps their memory until nobody can
+  /// write there.
   std::shared_ptr<own_receives> first_receives;
   std::string_view source{};                    ///< connection_options::source
   std::optional<std::uint8_t> traffic_class{};  ///< connection_options::traffic_class
@@ -362,7 +363,8 @@ class link_request {
   virtual ~link_request() = default;
 
   std::size_t fabric = 0;  ///< index of the fabric in its device, which fills it in
-  /// Set by the listener. When places are short, the origin with the most of them loses one: peer_to_evict().
+  /// Where the peer comes from, set by the listener. When places are short, the origin with the most of them loses one:
+  /// peer_to_evict().
   peer_origin origin{};
 
   /// "10.0.0.7:40112"
@@ -378,11 +380,11 @@ class link_request {
 
 struct set_up_statistics;
 
-/// Takes requests that are not for the listening program, such as rails that join a connection. Called on the listening
-/// executor.
+/// Takes requests that are not for the listening program, such as rails that join a connection.
 class request_filter {
  public:
-  /// Takes a request that is not for the listening program. True: it was taken, and `request` is null.
+  /// Takes a request that is not for the listening program. True: it was taken, and `request` is null. Called on the
+  /// listening executor.
   [[nodiscard]] virtual bool takes(std::unique_ptr<link_request>& request) noexcept = 0;
   /// Whether a request that takes() would take may still arrive. It becomes true before a request is handed out whose
   /// connection such requests may join. From any thread.
@@ -394,17 +396,18 @@ class request_filter {
 
 /// Options of a listener.
 struct listen_options {
-  std::chrono::milliseconds set_up_timeout{};   ///< how long a peer may take to send its request
-  std::size_t max_half_open = 0;                ///< the most peers that have connected and were not handed out
+  std::chrono::milliseconds set_up_timeout{};  ///< how long a peer may take to send its request
+  /// The most peers that have connected and were not handed out; up to an eighth more while the filter expects peers.
+  std::size_t max_half_open = 0;
   std::optional<std::uint8_t> traffic_class{};  ///< listener_options::traffic_class
-  /// Counts half-open peers, failed requests and errors. Must outlive the listening executor.
+  /// Counts half-open peers, failed requests and errors. Must be set, and must outlive the listening executor.
   set_up_statistics* counts = nullptr;
   /// Asked about each request as soon as it has arrived, whether or not anybody waits in link_listener::next(). Null if
   /// there is no filter. Must outlive the listening executor.
   request_filter* filter = nullptr;
 };
 
-/// Yields the peers that ask for a connection. next() on the listening executor, all else from any thread.
+/// Yields the peers that ask for a connection. next() is called on the listening executor, all else on any thread.
 class link_listener {
  public:
   virtual ~link_listener() = default;  ///< closes

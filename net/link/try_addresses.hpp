@@ -19,7 +19,8 @@
 #include <utility>
 #include <vector>
 
-// Tries the ways to set up a connection in order until one works: a name's addresses, a device's fabrics, its rails.
+// Tries the ways to set up a connection or a listener in order until one works: the addresses of a name, the fabrics of
+// a device, or the rails of a connection.
 namespace weft::net {
 
 /// Collects the failures of several attempts into one sentence, the last failure at its end.

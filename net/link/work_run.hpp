@@ -13,7 +13,7 @@ namespace weft::net {
 struct run_element {
   std::byte* local{nullptr};                  ///< address of this end's memory
   std::size_t bytes = 0;                      ///< size of the memory at both ends; may be 0
-  const mr::memory_record* memory = nullptr;  ///< of this end's memory
+  const mr::memory_record* memory = nullptr;  ///< the record of this end's memory
   std::uint64_t remote_key = 0;               ///< the peer's key
   std::uint64_t remote_address = 0;           ///< address in the peer's memory
 };

@@ -60,7 +60,7 @@ struct control {
   bool carried_messages = false;
   bool at_deadline = false;
   std::uint32_t epoch = 0;
-  std::uint64_t number = 0;  ///< by kind: the messages received, a handle, the number to be confirmed, or the port
+  std::uint64_t number = 0;  ///< by kind: messages received, a handle, a number to be confirmed, or port and IPv6 flag
   std::uint64_t key = 0;     ///< by kind: a key, a handle, or the first half of the address
   std::uint64_t address = 0;
 

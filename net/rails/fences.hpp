@@ -51,9 +51,9 @@ class fences {
   // Fences that the peer asks for.
   /// Notes that the peer asks, over the rail `over`, for the fence of the rail `about`.
   void asked(const rail& about, rail& over, const control& said) noexcept;
-  /// Answers the fence that the peer has asked for, once nothing can arrive over the rail any more and there is a
-  /// control rail. If the peer's messages came over the rail, moves the receives to the rail that follows it. Does
-  /// nothing if no answer is owed; the peer ignores a repeated answer.
+  /// Answers the fence that the peer has asked for, if nothing can arrive over the rail any more and there is a control
+  /// rail. Each further call answers again, which the peer ignores. If the peer's messages came over the rail, first
+  /// moves the receives to the rail that follows it, unless that one has ended, too.
   void answer(const rail& about) noexcept;
 
   // Rails that the peer has ended by an orderly close, and over which answers may still come.
@@ -95,7 +95,7 @@ class fences {
   std::size_t unsettled_ = 0;  // ended rails that carried messages, and whose fence is not settled
 };
 
-/// The reason for giving up a rail that the peer has ended.
+/// The reason for rail::give_up() if the rail's link has ended already.
 inline constexpr const char* left_by_peer = "the peer has ended this rail";
 
 }  // namespace weft::net::rails

@@ -20,8 +20,9 @@
 // memory by a handle, which stays the same whatever becomes of the rails.
 namespace weft::net::rails {
 
-/// A handle is a number that no fabric's key can be: the highest bit is set; then follow 31 random bits, so that one
-/// connection's handles mean nothing on another, and the place in the tables, 32 bits.
+/// A handle is a number that no key of 32 bits can be: the highest bit is set; then follow 31 random bits, so that one
+/// connection's handles mean nothing on another, and the place in the tables, 32 bits. Only libfabric has larger keys:
+/// weft draws none with the highest bit, and a provider's own key that has it is taken for a handle.
 inline constexpr std::uint64_t handle_bit = std::uint64_t{1} << 63;
 [[nodiscard]] constexpr bool is_handle(std::uint64_t key) noexcept { return (key & handle_bit) != 0; }
 

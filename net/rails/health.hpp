@@ -26,8 +26,8 @@ class rail_health : public weft::detail::list_hook<rail_health> {
   rail_health(const rail_health&) = delete;
   rail_health& operator=(const rail_health&) = delete;
 
-  /// Sets the rail's fabric and the peer's address, for each link and maybe before the first. If there is no memory for
-  /// a text, the previous one stays.
+  /// Sets the rail's fabric and the peer's address. Called when a link begins, and maybe before the first link. If
+  /// there is no memory for a text, the previous text stays.
   void goes(std::string_view fabric, std::string_view peer) noexcept;
   void becomes(rail_state what, time_point now) noexcept;
   /// Notes why there is no link.
@@ -84,7 +84,7 @@ class device_rails {
   /// `fabrics` are all fabrics of the device. Throws std::bad_alloc.
   explicit device_rails(const std::vector<std::string_view>& fabrics);
 
-  /// Adds a rail, which must live until remove(), and must count nothing afterwards.
+  /// Adds a rail, which must live until remove(), and must count nothing after remove().
   void add(rail_health& which) noexcept;
   /// Removes a rail, and keeps its counts in the sums; does nothing if it was not added.
   void remove(rail_health& which) noexcept;

@@ -39,8 +39,8 @@ class incoming {
   void returned(receive_work& work) noexcept { idle_.push_back(&work); }
   void message_came(rail& over, receive_work& work, const arrival& what) noexcept;
   /// Revokes the keys of memory that the peer's next message gives back. Refuses the peer if messages arrive over
-  /// another rail, if that message gives other memory back already, or if the memory neither is nor was exposed to the
-  /// peer. If the message is lost, the peer sends `revoke` again.
+  /// another rail, if that message gives other memory back already, or if the memory is neither exposed to the peer nor
+  /// one of the last pieces that were taken back. If the message is lost, the peer sends `revoke` again.
   void give_back(rail& over, std::uint64_t handle) noexcept;
   /// Delivers held messages, up to the first that gives back memory which a key may still open.
   void deliver_held() noexcept;

@@ -255,7 +255,7 @@ task<rail_start> joining::prepare(joining& self) {
   co_return made;
 }
 
-// Starts the link that was made for a rail, with the epoch, fabric and landing place that the peer has sent.
+// Starts the link that was made for a rail. `of_peer` has the attempt's epoch, and the peer's fabric and landing place.
 void joining::begin(std::size_t number, transport& way, const join& of_peer, rail_start&& how) {
   how.fabric = way.name();
   how.is_far = is_far(way);

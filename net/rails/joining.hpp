@@ -81,7 +81,8 @@ class joining {
   void greeted(rail& over) noexcept;
   /// Stores an address at which the peer listens. Refuses the peer if it sends too many, or is not the accepting end.
   void learn_address(const control& said) noexcept;
-  /// Starts to ask for every rail that is absent and not joining, if this end connects.
+  /// Starts to ask for every rail that is absent and not joining, if this end connects. A rail for which an attempt is
+  /// due later waits for that.
   void ask_for_all() noexcept;
   /// Admits a rail that the peer asks to add, or rejects it.
   void asked(const join& said, std::unique_ptr<link_request> request) noexcept;
@@ -102,8 +103,8 @@ class joining {
   void give_up_unopened() noexcept;
 
  private:
-  // The timer of the next attempt to get a rail back. No task waits for it, because an executor keeps running while a
-  // task waits.
+  // The timer of the next attempt to get a rail back. It is not a task that sleeps, because an executor does not end
+  // before its tasks.
   class redial final : public weft::detail::timer {
    public:
     redial(joining& of, std::size_t number) noexcept : of_(of), number_(number) {}

@@ -11,8 +11,8 @@
 
 namespace weft::net::rails {
 
-/// Copies of messages that the peer may not have yet, although their sends have completed. They are sent again if their
-/// rail ends. The oldest copy is dropped first.
+/// Copies of messages that the peer may not have yet, although their sends have completed. If their rail ends, those
+/// that have not arrived are sent again. The oldest copy is dropped first.
 class kept_messages {
  public:
   /// Keeps up to `count` messages in `room`. Throws std::bad_alloc.

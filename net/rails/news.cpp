@@ -95,7 +95,7 @@ void news::note_change(const rail& which) noexcept {
   wake(first_pause);
 }
 
-// Arms the timer. If there is no memory for it, there will be no line, but the statistics show the change.
+// Arms the timer. If there is no memory for it, the line waits for the next change; the statistics show this one.
 void news::wake(duration pause) noexcept {
   if (over_ || armed()) return;
   static_cast<void>(of_.home().try_arm(*this, later(of_.home().now(), pause)));

@@ -39,7 +39,8 @@ class news final : private weft::detail::timer {
   void goes_on(duration after) const noexcept;
   /// Traces that nothing that went over a rail can arrive any more.
   void fenced(const rail& which) const noexcept;
-  /// Traces the connection's end. `waited`: the connection has waited in vain for a rail, so this is reported as well.
+  /// Traces the connection's end. `waited`: the connection has waited in vain for a rail, so its end is reported as
+  /// well, unless the device's budget of lines is used up.
   void ended(const error& why, bool waited) noexcept;
   /// Stops reporting.
   void stop() noexcept;

@@ -22,7 +22,7 @@ inline constexpr std::chrono::milliseconds time_to_explain{2000};
 /// The time in which a connection has no rail, and waits for one to come back.
 class outage {
  public:
-  /// Sets how long an outage may last: connection_options::resume_within, if the peer agrees.
+  /// Sets how long an outage may last: connection_options::resume_within. Not called if the peer does not resume.
   void may_last(std::chrono::milliseconds given) noexcept { given_ = given; }
 
   [[nodiscard]] bool is_on() const noexcept { return since_.has_value(); }

@@ -15,7 +15,7 @@ namespace {
 constexpr double most_microseconds_out = 20'000;
 constexpr std::uint32_t least_slices_out = 2;
 constexpr std::uint32_t most_slices_out = 16;
-constexpr std::uint32_t first_slices_out = 4;  // while its rate is not known
+constexpr std::uint32_t first_slices_out = 4;  // while the rail's rate is not known
 
 std::uint32_t slices_out(const rail& over, std::uint64_t slice_bytes) noexcept {
   const double rate = over.rate();
@@ -197,7 +197,7 @@ bool outgoing::begin_spread(entry& item) noexcept {
 }
 
 // Whether the request may touch the same memory of the peer's as a spread request in progress, unless both are reads.
-// Two keys may name the same memory.
+// Memory of another key counts as the same, because two keys may name the same memory.
 bool outgoing::disturbs_others(const entry& item) const noexcept {
   for (const entry* each = first_; each != cursor_; each = each->next) {
     if (!each->spread || each->phase != entry::state::issued) continue;

@@ -35,7 +35,7 @@ class outgoing {
   [[nodiscard]] bool empty() const noexcept { return first_ == nullptr && kept_.count() == 0; }
   /// Asks the peer whether unconfirmed requests have arrived, if there are any and no such question is in flight.
   void ask_for_arrival() noexcept;
-  /// Whether the peer owes an answer over that rail, besides the completions that its link awaits.
+  /// Whether the peer has yet to confirm over that rail that requests have arrived, or that slices are in place.
   [[nodiscard]] bool awaits_answer(const rail& over) noexcept;
   /// Whether a request is with a rail, or handed over by it and not confirmed.
   [[nodiscard]] bool waits_for_rails() const noexcept { return ordered_ != 0 || spread_ != 0; }
@@ -43,7 +43,8 @@ class outgoing {
   [[nodiscard]] std::uint64_t messages() const noexcept { return messages_; }
 
   void part_ended(rail& over, part& item, work_status status) noexcept;
-  /// Notes the peer's answer to question `number`: all that was issued over that rail before the question has arrived.
+  /// Notes the peer's answer to question `number`. If that was a `confirm`, all that was issued over the rail before it
+  /// has arrived; if it was a `names`, the peer has announced its keys.
   void confirmed(rail& over, std::uint64_t number) noexcept;
 
   /// Marks as lost the requests of a rail that has ended. They are not issued again before resume().

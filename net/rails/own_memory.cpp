@@ -18,7 +18,7 @@ using weft::detail::make_error;
 
 namespace {
 
-// A peer asks once over each rail, and again when it has lost one.
+// A peer asks once over each rail, and again when it has lost a rail.
 constexpr std::size_t most_questions = std::size_t{4} * max_rails;
 
 std::uint32_t draw_number(system_calls& calls) {
@@ -32,7 +32,7 @@ std::uint32_t draw_number(system_calls& calls) {
 // ---- exposing ----
 
 // A place in all_, reserved before a rail opens the first key, because nothing may fail once the peer can use the
-// memory. fill() chooses the index, after the key was opened, so that the peer hears of places in order.
+// memory. fill() chooses the index once the key is open, so that a task that fails before leaves no gap in all_.
 class own_memory::slot_claim {
  public:
   explicit slot_claim(own_memory& of) : of_(of) {
@@ -91,8 +91,8 @@ task<exposed_place> own_memory::expose(mr::slice memory, mr::usage uses, mr::det
   co_return exposed_place(item.handle, 0);
 }
 
-// Opens a key on the first rail that gives one, and returns that rail's number; empty if all rails are lost. Throws if
-// no rail gives one and one that is up has refused.
+// Opens a key on the first rail that gives a key, and yields that rail's number; empty if all rails are lost. If no
+// rail gives a key, but one that is up has refused, throws the last such refusal.
 task<std::optional<std::size_t>> own_memory::open_first_key(exposed_memory& what) {
   std::exception_ptr failure;
   const rail* const used = host_.rail_of_accesses();

@@ -8,7 +8,7 @@ namespace weft::net::rails {
 /// The number of looks in a row that may find a rail silent, while another rail shows that the peer is there: at the
 /// last of them the rail is given up. The number adapts to slow links and busy machines, which take their time for a
 /// slice. It is, within limits, one more than twice the longest silence after which a rail lately moved, or was given
-/// up and soon came back; it shrinks while neither happens.
+/// up and soon came back; it shrinks with time.
 class patience {
  public:
   static constexpr unsigned least = 3;

@@ -11,7 +11,7 @@
 namespace weft::net::rails {
 namespace {
 
-// The most control messages in flight that the peer has not confirmed.
+// The most control messages other than `credits` that were sent and that the peer has not confirmed.
 constexpr std::uint32_t most_unconfirmed = 4;
 constexpr duration rate_window = std::chrono::microseconds(200);
 // After this time a rate counts as unknown, so that a rail that was slow for a moment is tried again.

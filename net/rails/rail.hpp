@@ -113,7 +113,7 @@ class rail final : private link_events {
   /// The strongest sign of life from the peer since the last call. Call it only while the rail is up. The peer's
   /// program may be busy for as long as it likes while its machine goes on.
   ///   of_program  a message
-  ///   of_machine  an answer of the peer's device to a request, or bytes that its TCP has taken
+  ///   of_machine  an answer to a request, maybe by the device alone, or bytes that the peer's TCP has taken
   enum class sign : std::uint8_t { none, of_machine, of_program };
   [[nodiscard]] sign last_sign() noexcept;
   /// Whether parts are in flight, and all of them complete by the peer's device alone.
@@ -136,7 +136,8 @@ class rail final : private link_events {
   [[nodiscard]] bool is_own(const receive_work& work) const noexcept { return work.slot >= first_own_receive_; }
   void post_receive(receive_work& work) noexcept;
 
-  /// Ends the link; rail_owner::rail_ended() and rail_closed() follow.
+  /// Ends the link. rail_owner::rail_ended() and rail_closed() follow, as far as they were not called yet. Does nothing
+  /// if the rail is absent.
   void give_up(std::string_view why) noexcept;
   void shut_down() noexcept;
   /// Called around each link call that a coroutine awaits, so that the link is not destroyed meanwhile.

@@ -48,7 +48,8 @@ class rail_owner {
   [[nodiscard]] virtual rail* control_rail() noexcept = 0;
   /// Whether requests issued over that rail may still arrive, because its fence is not settled.
   [[nodiscard]] virtual bool is_being_fenced(std::size_t place) const noexcept = 0;
-  /// The key and address of the request's memory on that rail; empty if it has no key there, or no known one yet.
+  /// The key and address of the request's memory on that rail; empty if it has no key there, or the key is not known
+  /// yet.
   [[nodiscard]] virtual std::optional<named_place> place_of(const work_request& work,
                                                             const rail& over) const noexcept = 0;
   /// The status of a request whose memory the peer has taken back; empty if the peer has not taken it back.

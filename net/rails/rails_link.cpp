@@ -182,7 +182,7 @@ std::optional<work_status> rails_link::taken_back(const work_request& work) noex
 }
 
 // Over RDMA devices only the failed request shows which memory was refused. note_why() keeps the link's own error,
-// which is known already unless the peer closed the link in an orderly way before this answer.
+// which is known already unless the peer closed the link in an orderly way before the request failed.
 bool rails_link::is_late(rail& over, const work_request& work) noexcept {
   const std::size_t number = over.number();
   if (refusals_.is_named(number)) return true;
@@ -491,7 +491,8 @@ bool rails_link::waits_for_rails() const noexcept {
          std::any_of(rails_.begin(), rails_.end(), [](const rail& each) { return each.parts_out() != 0; });
 }
 
-// Fences are asked for over the message rail. The peer may take its time to close its end of the lost rail.
+// The answer to a fence counts as due over the message rail, over which it was asked for, and not over the lost rail,
+// which the peer may take its time to close.
 bool rails_link::waits_for(const rail& which) noexcept {
   return which.parts_out() != 0 || outgoing_.awaits_answer(which) || (&which == out_ && fences_.is_answer_due());
 }

@@ -43,8 +43,9 @@ struct rails_set_up {
   slicing sliced;
 };
 
-/// A link made of several links, its rails, that keeps the promises of one link: requests take effect in order and not
-/// twice, whichever rail ends.
+/// A link made of several links, its rails, that keeps the promises of one link, whichever rail ends: requests take
+/// effect in order, and messages and atomic operations at most once. A write may be repeated, but no copy of it lands
+/// late.
 ///
 /// Messages and small requests go over one rail; `outgoing` decides what goes over several. When a rail ends, both ends
 /// close their link of it, and each notifies the other: from then on nothing can arrive over it. Requests that have not
@@ -170,7 +171,7 @@ class rails_link final : public link,
   news news_{*this, peer_, registry_->rails};
 
   bool greeted_ = false;      // the peer has sent its greeting
-  bool finish_sent_ = false;  // `finish` was sent, and has not been lost with its rail
+  bool finish_sent_ = false;  // `finish` was sent over the latest message rail
 };
 
 }  // namespace weft::net::rails

@@ -39,7 +39,8 @@ class refusals {
   void note_why(std::size_t on, const error& why) noexcept {
     if (!all_[on].why) all_[on].why = why;
   }
-  /// Notes that the peer has refused this end an access to the memory of this handle.
+  /// Notes that the peer has refused this end an access to the memory of this handle, which counts as taken back from
+  /// then on. Ends the connection if there is no memory for the note.
   void note_named(std::size_t on, std::uint64_t handle) noexcept;
   /// Tells the peer which memory was refused over the rail, if that is known. Called before the rail's fence is asked
   /// for, while there is a control rail.

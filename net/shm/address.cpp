@@ -128,8 +128,8 @@ enum class holder : std::uint8_t {
   silent,    // the listener's backlog is full
 };
 
-// Finds out who has a name that cannot be bound. Only a connection shows who that is, because a live listener answers.
-// A killed listener may still answer for a moment, because the kernel ends its io_uring operations in the background.
+// Finds out, by connecting, who has a name that cannot be bound. A killed listener may still take the connection for a
+// moment, because the kernel ends its io_uring operations in the background.
 holder holder_of(const unix_name& name, system_calls& calls) {
   const descriptor probe = open_unix_socket(calls, SOCK_NONBLOCK);
   const int result = calls.connect(probe.fd(), name.data(), name.size());
@@ -169,8 +169,8 @@ task<int> bind_in_time(const descriptor& socket, const unix_name& name) {
 // Locks the directory of a listener's path: from bind(2) to listen(2), and while the listener checks for a left-over
 // socket and replaces it. Otherwise a socket that does not listen yet would be taken for a dead listener's, and if two
 // listeners find a dead listener's socket, the second would remove the file of the first. The lock is on the directory,
-// because a lock file would be left behind; the lock ends with the process. Yields an empty descriptor if there is no
-// lock in time: then nothing is replaced.
+// because a lock file would be left behind; the lock ends with the process. Yields an empty descriptor if the directory
+// cannot be opened, or locked in time: then nothing is replaced.
 task<descriptor> lock_directory_of(const std::string& path, system_calls& calls) {
   const std::size_t slash = path.rfind('/');
   const std::string directory = slash == std::string::npos ? "." : path.substr(0, slash + 1);

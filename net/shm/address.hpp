@@ -53,8 +53,8 @@ class unix_name {
 /// Opens an AF_UNIX socket of the kind that is used here, SOCK_SEQPACKET. Throws weft::error.
 [[nodiscard]] descriptor open_unix_socket(system_calls& calls, int flags = 0);
 
-/// The file of a listening socket that has a path. It is removed with its listener, unless another file has replaced
-/// it.
+/// The file of a listening socket that has a path. The file is removed with its listener, unless another file has taken
+/// its place.
 class socket_file {
  public:
   socket_file() = default;
@@ -89,7 +89,8 @@ class listening_socket {
 /// Listens at a numeric address; port 0 chooses a port that is free for TCP as well. Throws weft::error.
 task<listening_socket> listen_at(const socket_address& address);
 
-/// Listens at a path. Replaces a socket that a dead listener has left there. Throws weft::error.
+/// Listens at a path. Replaces a socket that a dead listener has left there, if the directory can be locked within a
+/// second. Throws weft::error: EADDRINUSE if the path stays taken.
 task<listening_socket> listen_at_path(std::string path);
 
 }  // namespace weft::net::shm

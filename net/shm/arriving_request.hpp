@@ -42,7 +42,8 @@ class arriving_request {
   /// write, whose key is looked up. Only inside a batch of `keys`.
   [[nodiscard]] destination next_place(std::size_t most, const mr::slice* message, software::key_table::reader& keys,
                                        software::stream_id from) const noexcept;
-  /// Stores the next bytes of a write, whose key is looked up. Only inside a batch of `keys`.
+  /// Stores the next bytes of a write, whose key is looked up; move() then has to count them. Only inside a batch of
+  /// `keys`.
   [[nodiscard]] software::access_status store(std::span<const std::byte> content, software::key_table::reader& keys,
                                               software::stream_id from) const noexcept;
 

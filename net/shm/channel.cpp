@@ -24,7 +24,7 @@ namespace {
 // F_SEAL_SEAL forbids further seals, because after a seal against writing an end could no longer map the file.
 constexpr int wanted_seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
-// Creates a file that cannot be executed, if the kernel knows such files, because a system may demand that
+// Creates a file that cannot be executed, if the kernel knows such files, because a system may refuse any other
 // (vm.memfd_noexec).
 int make_file(system_calls& calls) {
   constexpr unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;

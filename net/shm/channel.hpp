@@ -19,14 +19,15 @@ namespace weft::net::shm {
 ///
 /// Pages are allocated when they are used: a connection that has carried nothing has one. Before an end writes to its
 /// ring for the first time, it reserves the ring's pages, because a page that the kernel cannot provide means SIGBUS.
-/// On Linux before 5.14, which cannot reserve a part, make() reserves all pages.
+/// On Linux before 5.14, which lacks MADV_POPULATE_WRITE, make() reserves all pages.
 class channel {
  public:
   static constexpr std::size_t header_bytes = 4096;
   static constexpr std::size_t min_ring_bytes = std::size_t{16} << 10;
   static constexpr std::size_t max_ring_bytes = std::size_t{16} << 20;
 
-  /// Creates a channel, for the accepting end. `ring_bytes` is a power of two within the bounds. Throws weft::error.
+  /// Creates a channel, for the accepting end. `ring_bytes` must be a power of two from min_ring_bytes to
+  /// max_ring_bytes. Throws weft::error.
   [[nodiscard]] static channel make(std::size_t ring_bytes, system_calls& calls);
   /// Maps the peer's channel, for the connecting end. Throws weft::error: errc::protocol_error if `ring_bytes` is not
   /// allowed, or the file is not in memory, has another length, or may get another length or further seals.

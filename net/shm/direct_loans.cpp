@@ -127,7 +127,7 @@ void direct_loans::said(const notice& what) noexcept {
 
 void direct_loans::withhold(const notice& what) noexcept { free(*items_[what.header.number]); }
 
-// A loan may have ended before the peer has answered to the offer.
+// A loan may end before the peer has answered the offer.
 const char* direct_loans::heard(const record& answer) noexcept {
   constexpr const char* nonsense = "the peer answered an offer that was never made";
   if (answer.number >= items_.size()) return nonsense;

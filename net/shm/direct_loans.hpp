@@ -20,14 +20,14 @@ namespace weft::net::shm {
 /// Memory that this end has lent to the peer for direct access: see mr::registration_options::direct.
 ///
 /// A range is offered when the peer has accessed it for the first time through this end, which goes on executing the
-/// peer's requests until the peer has mapped the file. A loan ends when its key is revoked: the peer is shut out at
-/// once, through the shared end_words, and then asked to give the memory back. Used on the connection's executor,
-/// except that regions may end on other threads.
+/// peer's requests until the peer has mapped the file. A loan ends when its key is revoked, or its region ends: the
+/// peer is shut out at once, through the shared end_words, and then asked to give the memory back. Used on the
+/// connection's executor, except that regions may end on other threads.
 class direct_loans final : private weft::detail::remote_work {
  public:
   class lender {
    public:
-    /// Called when a region has ended, so there are notices to send.
+    /// Called on the executor when a region has ended, so there are notices to send. May destroy the direct_loans.
     virtual void loans_ended() noexcept = 0;
 
    protected:
@@ -88,7 +88,7 @@ class direct_loans final : private weft::detail::remote_work {
     std::uint32_t key = 0;
     software::key_table::reader::range range{};
     std::shared_ptr<software::direct_memory> whole;
-    revocation* who = nullptr;       // waits until the peer is outside
+    revocation* who = nullptr;       // told when the peer has given the memory back; null: nobody waits for that
     std::atomic<bool> ended{false};  // set by the region on its thread; `at` follows on the executor
 
    private:

@@ -87,7 +87,7 @@ class direct_requests {
   const software::domain& home_;
   output_ring& output_;
   link_breaker& link_;
-  std::unique_ptr<direct_access> access_;  // null: the peer has offered nothing
+  std::unique_ptr<direct_access> access_;  // null: the peer has offered nothing, or end() was called
   direct_gate gate_;
   bool fencing_ = false;  // a fence has not been answered yet
   bool postponed_ = false;

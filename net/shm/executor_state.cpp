@@ -25,7 +25,7 @@ descriptor make_epoll(system_calls& calls) {
 
 executor_state& executor_state::of(const std::shared_ptr<software::domain>& home, system_calls& calls) {
   executor_core& running = *executor_core::current();
-  // The key is not the domain itself, because iwarp keeps its state under that.
+  // The domain's own address is no key here, because iwarp keeps its state under it.
   const void* const key = &home->keys();
   if (auto* found = running.find_attachment(key)) return static_cast<executor_state&>(*found);
   return static_cast<executor_state&>(running.attach(key, std::make_unique<executor_state>(home, calls)));

@@ -38,7 +38,7 @@ class polled_end {
   // How the end is polled:
   //   out   not at all
   //   hot   in each turn; asleep while the executor sleeps
-  //   cold  asleep, because nothing has happened for a while; polled again once its socket is readable
+  //   cold  asleep, because nothing has happened for a while; hot again once its socket is readable, or after heat()
   enum class state : std::uint8_t { out, hot, cold };
   state state_ = state::out;
   std::uint32_t quiet_ = 0;  // consecutive polls that have found nothing
@@ -95,7 +95,7 @@ class executor_state final : public weft::detail::attachment, private poller, pr
   software::key_table::reader reader_;
   executor_core& executor_;
   system_calls& calls_;
-  descriptor sockets_;             // epoll(7) of all ends' sockets, hot and cold; open while there are ends
+  descriptor sockets_;             // epoll(7) of all ends' sockets, hot and cold; closed with the polling
   polled_end* first_ = nullptr;    // list of the hot ends
   polled_end* current_ = nullptr;  // where the next poll() goes on, if the last one used up its budget
   polled_end* cooling_ = nullptr;  // the end in cool(); null once its last poll() has removed it

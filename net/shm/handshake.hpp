@@ -15,13 +15,13 @@
 //       ready  ------------------------->
 //
 // accept() waits for the `ready` frame. So no link is left at the acceptor if the connector cannot map the channel, or
-// is stopped before that.
+// is stopped before it has sent `ready`.
 namespace weft::net::shm {
 
 enum class frame_kind : std::uint8_t { hello = 1, accept = 2, reject = 3, ready = 4 };
 
 enum class reject_reason : std::uint8_t {
-  program = 0,        ///< the program rejects the peer, or has no descriptor left; the private data may say why
+  program = 0,        ///< the acceptor's program rejects the peer, or a resource is short; the private data may say why
   other_user = 1,     ///< the connector runs as another user than the acceptor
   other_version = 2,  ///< the acceptor does not speak the version of the hello
   unable = 3,         ///< the acceptor cannot create memory to share; the private data may say why

@@ -21,7 +21,7 @@ struct established {
   std::uint16_t incoming_reads = 0;  ///< reads that the peer may have outstanding here
   std::uint16_t outgoing_reads = 0;  ///< reads that this end may have outstanding at the peer
   std::string peer;                  ///< link::peer(): "127.0.0.1:7471", "unix:/run/a"; at an acceptor "process 4711"
-  pid_t process = 0;                 ///< the peer's pid; 0 if its user is another or unknown, or it has no pid here
+  pid_t process = 0;                 ///< the peer's pid; 0 if it runs as another or unknown user, or has no pid here
 };
 
 /// Makes the link; called on the executor that is to own it. `receives` is the shared receive queue, or null.

@@ -87,7 +87,7 @@ class request final : public net::link_request {
     if (!answer.set_private_data(data)) throw error(errc::invalid_argument, "too much private data");
   }
   // Creates the channel. If that fails for another reason than a lack of descriptors, which accept() handles, rejects
-  // the peer with reject_reason::unable, so that the peer tries another fabric.
+  // the peer with reject_reason::unable, so that the peer may try another fabric.
   channel make_channel(std::size_t ring_bytes) {
     try {
       return channel::make(ring_bytes, socket_->calls());
@@ -122,8 +122,8 @@ class listener final : public socket_listener {
         any_user_(path_of(name()).has_value()) {}
 
  private:
-  // Each process of this process's user is an origin of its own. Another user is one origin with all of its processes,
-  // because they may be silent on purpose, and may be any number.
+  // Each process of this process's user is an origin of its own, if it has a pid here. Any other user is one origin
+  // with all of its processes, because they may be silent on purpose, and may be any number.
   [[nodiscard]] peer_origin origin_of(const descriptor& socket, const socket_address&) const noexcept override {
     ucred who{};
     socklen_t length = sizeof who;

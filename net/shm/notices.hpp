@@ -20,8 +20,8 @@
 
 namespace weft::net::shm {
 
-/// Sends and takes the records about loans of memory to either end, fences, and far copies; only the peer's `copied`
-/// records are taken by the link itself. Also owns the loans of this end's memory.
+/// Takes the peer's records about loans of memory to either end, fences, and far copies, except `copied`, which the
+/// link takes. Sends this end's answers to them, and its records about loans of its own memory. Also owns those loans.
 class notices {
  public:
   /// The parts of the link that notices use.
@@ -48,11 +48,12 @@ class notices {
   [[nodiscard]] bool send() noexcept;
   /// Takes a record of the peer's if it is a notice; an invalid notice breaks the link. False if it is no notice.
   [[nodiscard]] bool take(const record& header, std::span<const std::byte> content) noexcept;
-  /// Notes that a packet has arrived at the socket; every few times, reads the packets that are there.
+  /// Notes that a packet has arrived at the socket: see wake_ups::arrived().
   void packet_arrived() noexcept { wake_ups_.arrived(); }
 
-  /// Plans to lend `whole`, which the peer has accessed by `key`, so that the peer can access it without this end. Does
-  /// nothing if direct_loans::consider() finds that it may not be lent, or if memory is short.
+  /// Plans to lend the part of `whole` that `key` opens, so that the peer, which has just used the key, can access that
+  /// part without this end. Does nothing if the part is lent already, has been declined or must not be lent, if all
+  /// loans are in use, or if memory is short.
   void lend(std::uint32_t key, software::direct_memory& whole) noexcept;
   [[nodiscard]] bool has_lent() const noexcept { return loans_ != nullptr; }
   /// Ends the loan of a revoked key; calls who.revoked() once the peer is outside of the memory. Only if has_lent().

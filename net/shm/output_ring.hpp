@@ -22,9 +22,9 @@ class output_ring {
   output_ring(const output_ring&) = delete;
   output_ring& operator=(const output_ring&) = delete;
 
-  /// Finds contiguous room for a record: its header, and a payload of at least `least` and at most `most` bytes. Empty
-  /// if there is not enough room yet. Breaks the link, and is empty, if the kernel has no pages for the ring, or the
-  /// peer's read position is impossible.
+  /// Finds contiguous room for a record: its header, and a payload of at least `least` and at most `most` bytes. May
+  /// first write a `skip`. The result is empty if there is not enough room yet, or if this call breaks the link,
+  /// because the kernel has no pages for the ring, or the peer's read position is impossible.
   [[nodiscard]] std::span<std::byte> find_room(std::size_t least, std::size_t most) noexcept;
   /// Finds room for a record with `bytes` bytes of payload, without wrapping the ring and without loading the peer's
   /// position. Changes nothing. Empty if there is no such room, or before find_room() has reserved the ring's pages.
@@ -42,10 +42,10 @@ class output_ring {
   void publish() noexcept {
     if (writer_.has_unpublished()) publish_now();
   }
-  /// Wakes the other end if it sleeps. Called after a publication, or after a release for which the other end may wait:
-  /// the store of either and the load of `attention` here are seq_cst. An end that falls asleep stores `attention`,
-  /// also seq_cst, and then, behind a seq_cst fence, loads the positions once more. So either the other end sees the
-  /// new position, or this end sees that the other sleeps.
+  /// Wakes the other end if it sleeps; breaks the link if the wake-up fails. Called after a publication, or after a
+  /// release for which the other end may wait: the store of the new position and the load of `attention` here are
+  /// seq_cst. An end that falls asleep stores `attention`, also seq_cst, and then, behind a seq_cst fence, loads the
+  /// positions once more. So either the other end sees the new position, or this end sees that the other sleeps.
   void wake_other() noexcept {
     if (!writer_.other_is_awake()) [[unlikely]]
       wake_sleeper();

@@ -20,12 +20,12 @@ int send_wake_up(const descriptor& socket, std::span<const int> file = {}) noexc
 
 struct packet {
   int failure = 0;                ///< 0 or -errno; -EAGAIN: no packet has arrived yet
-  std::size_t length = 0;         ///< bytes that fit into the room; 0: the end of the stream, or an empty packet
-  std::size_t descriptors = 0;    ///< number in the packet, including those that found no room
-  bool lost_descriptors = false;  ///< some did not fit, or this process has no descriptors left
+  std::size_t length = 0;         ///< bytes stored in the room; 0: a failure, the end of the stream, or an empty packet
+  std::size_t descriptors = 0;    ///< number received, including those for which `files` had no room
+  bool lost_descriptors = false;  ///< the packet had more, for which the call or the process had no room
 };
 
-/// Takes the next packet, and all descriptors in it; descriptors for which `files` has no room are closed.
+/// Takes the next packet with its descriptors; descriptors for which `files` has no room are closed.
 [[nodiscard]] packet take_packet(const descriptor& socket, std::span<std::byte> room,
                                  std::span<descriptor> files) noexcept;
 

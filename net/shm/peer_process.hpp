@@ -36,7 +36,8 @@ class peer_process {
   [[nodiscard]] bool accept(const proof_word& proof) noexcept;
   [[nodiscard]] bool is_proven() const noexcept { return proof_.address != 0; }
   /// Fills `to` from the concatenated `pieces`, starting at offset `from`. Returns 0 or -errno: -EFAULT also if only a
-  /// part could be copied, -ESRCH also if the process is not the one that was proven. `to` may have changed even then.
+  /// part could be copied, -ESRCH also if the process is not the one that was proven. `to` may have changed even if the
+  /// copy has failed.
   [[nodiscard]] int copy(std::span<std::byte> to, std::span<const far_piece> pieces, std::uint64_t from) noexcept;
 
  private:

@@ -7,8 +7,8 @@
 
 namespace weft::net::shm {
 
-/// The credentials of the other end: for an acceptor, of the connecting process; for a connector, of the listening one,
-/// as they were at connect(2) and listen(2). Throws weft::error. See SO_PEERCRED of unix(7).
+/// The credentials of the other end: for an acceptor, of the connecting process, as they were at connect(2); for a
+/// connector, of the listening process, as they were at listen(2). Throws weft::error. See SO_PEERCRED of unix(7).
 [[nodiscard]] ucred peer_of(const descriptor& socket);
 /// Whether the peer may be a user that is unmapped in this process's user namespace. All such users appear as the
 /// overflow user: see user_namespaces(7).

@@ -34,7 +34,7 @@ class posted_requests {
   [[nodiscard]] bool empty() const noexcept { return first_ == nullptr; }
   [[nodiscard]] posted_request& oldest() const noexcept { return *first_; }
   [[nodiscard]] bool oldest_is_done() const noexcept { return first_ != nullptr && first_->done; }
-  /// The oldest request, if all of it is in the ring or it has been executed; else null.
+  /// The oldest request, if all its records are in the ring or it has been executed; else null.
   [[nodiscard]] posted_request* oldest_sent() const noexcept { return first_ != unsent_ ? first_ : nullptr; }
   /// The oldest request whose payload the peer has yet to copy; null if there is none.
   [[nodiscard]] posted_request* oldest_far() const noexcept {
@@ -42,7 +42,7 @@ class posted_requests {
     while (item != unsent_ && (item->done || !item->far)) item = item->next;
     return item != unsent_ ? item : nullptr;
   }
-  /// The oldest request that is neither all in the ring nor executed; null if there is none.
+  /// The oldest request that has neither been executed nor put into the ring with all its records; null if none.
   [[nodiscard]] posted_request* unsent() const noexcept { return unsent_; }
 
   void add(posted_request& item) noexcept {
@@ -88,7 +88,7 @@ class posted_requests {
     case work_kind::fetch_add:
       return record_kind::fetch_add;
     case work_kind::compare_swap:
-    case work_kind::flush:  // without capabilities::device_flush there are none
+    case work_kind::flush:  // never posted without capabilities::device_flush
       break;
   }
   return record_kind::compare_swap;

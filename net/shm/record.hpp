@@ -27,15 +27,15 @@ enum class record_kind : std::uint8_t {
   compare_swap,  ///< asks for a compare_swap; the payload is an atomic_operands
   answer,        ///< a piece of the data for the oldest unanswered read
   value,         ///< the previous value of the word, for the oldest unanswered atomic operation
-  offer,         ///< lends memory for direct access: its file is in the socket; the payload is an offered_memory
-  taken,         ///< answers an offer
+  offer,         ///< lends memory, whose file is in the socket, for direct access; the payload is an offered_memory
+  taken,         ///< answers an `offer`
   withdrawn,     ///< ends a loan
-  returned,      ///< answers a withdrawn: the sender does not map the memory any more
-  fence,         ///< asks for a fenced once all earlier writes are in place
-  fenced,        ///< answers a fence
+  returned,      ///< answers a `withdrawn`: the sender has unmapped the memory
+  fence,         ///< asks for a `fenced` once all earlier writes are in place
+  fenced,        ///< answers a `fence`
   prove,         ///< asks whether the receiver can copy out of the sender's memory; the payload is a proof_word
-  proven,        ///< answers a prove
-  copied,        ///< answers the oldest `far` request: its payload has been copied
+  proven,        ///< answers a `prove`
+  copied,        ///< answers the oldest unanswered `far` request: its payload has been copied
   finished,      ///< the sender has no further requests, and uses no loan; it only answers
   broken,        ///< the last record of a sender that breaks the connection; the payload is text
 };
@@ -57,7 +57,7 @@ struct record {
   std::uint64_t total = 0;    ///< in sends, writes, reads and offers: the whole length in bytes
   std::uint64_t address = 0;  ///< in writes, reads, atomic operations and offers; in broken: the refused address
   std::uint32_t key = 0;      ///< the key of `address`; in sends: see `invalidates`
-  std::uint32_t number = 0;   ///< immediate data; in broken: the refused request's number; about a loan: its number
+  std::uint32_t number = 0;   ///< immediate data; in broken: the refused request's number; for loans: the loan's number
 };
 static_assert(sizeof(record) == 32 && std::is_trivially_copyable_v<record>);
 

@@ -27,7 +27,7 @@ inline constexpr std::size_t max_loans = 64;
 ///   open      it may, if it reads this value after it has made its `turn` odd for the access
 /// `payloads` says whether payloads that the other end copies out of this end's memory are still there:
 ///   kept      each is, until the other end has answered that it has copied it
-///   let_go    the connection has ended: a copy that is not complete by now must be discarded
+///   let_go    this end has broken the connection: a copy that is not complete by now must be discarded
 struct end_words {
   static constexpr std::uint32_t awake = 0;
   static constexpr std::uint32_t asleep = 1;

@@ -95,8 +95,8 @@ void send_frame(const descriptor& socket, const frame& what, std::span<const int
 
 namespace {
 
-// The peer's pid; 0 if its user is another or unknown. Another user could keep process_vm_readv(2) from returning; a
-// process of the same user can stop this one anyway.
+// The peer's pid; 0 if it runs as another or unknown user, or has no pid here. Another user could keep
+// process_vm_readv(2) from returning; a process of the same user can stop this process anyway.
 pid_t process_of_same_user(const descriptor& socket) noexcept {
   ucred who{};
   socklen_t length = sizeof who;

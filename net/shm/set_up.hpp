@@ -17,7 +17,7 @@
 #include <memory>
 #include <span>
 
-// The I/O of a connection's set-up. It waits until a socket is ready, and then calls it without blocking.
+// The I/O of a connection's set-up. Receiving waits until the socket is readable; the system calls then do not block.
 namespace weft::net::shm {
 
 /// A frame from the peer; if it is of this version, with exactly the descriptors that its kind carries.
@@ -31,8 +31,8 @@ class received_frame {
 
 /// Waits for the peer's next frame. Throws weft::error: errc::timed_out, errc::canceled, errc::peer_vanished;
 /// errc::protocol_error for an invalid frame or a wrong number of descriptors; EMFILE if this process has no descriptor
-/// left for them. Of a frame of another version only the version is valid: see check_kind(). After an error, no
-/// descriptor of the packet stays open.
+/// left for them; another errno if the wait or recvmsg(2) fails. Of a frame of another version only the version is
+/// valid: see check_kind(). After an error, no descriptor of the packet stays open.
 task<received_frame> receive_frame(descriptor& socket, const char* step, time_point deadline);
 /// Throws errc::protocol_error for a frame of another version, or of another kind than `wanted`.
 void check_kind(const frame& got, frame_kind wanted, const char* step);
@@ -44,7 +44,7 @@ int try_send_frame(const descriptor& socket, const frame& what, std::span<const 
 /// Sends a frame as try_send_frame() does. Throws weft::error.
 void send_frame(const descriptor& socket, const frame& what, std::span<const int> descriptors, const char* step);
 
-/// Has the calling executor's event driver forget `socket`, and makes the link there, which takes the socket over.
+/// Makes the link on the calling executor, whose event driver forgets `socket`; the link takes the socket over.
 [[nodiscard]] std::unique_ptr<net::link> finish_set_up(channel memory, descriptor& socket, const frame& agreed,
                                                        std::string peer, std::shared_ptr<software::domain> home,
                                                        std::shared_ptr<net::receive_queue> receives);

@@ -32,7 +32,7 @@ bool is_whole_message(const record& header) noexcept {
   return header.kind == record_kind::send && header.bytes == header.total && is_plain;
 }
 
-// Copies a part of a request's memory. False if a file behind it has become shorter. In this file, to be inlined.
+// Copies a part of a request's memory. False if a file behind it has become shorter. Defined here to be inlined.
 bool gather(const software::domain& home, const work_request& work, std::uint64_t from, std::span<std::byte> to) {
   return visit_parts(home, work, from, to.size(), [&to](std::span<const std::byte> part, bool may_shrink) {
     const std::span<std::byte> place = to.first(part.size());
@@ -156,8 +156,8 @@ void shm_link::ring() noexcept {
   unsettled_ = true;
 }
 
-// Called only at the end of the outermost turn, because closed() may destroy the link; nothing of it is touched
-// afterwards.
+// Sends output, completes requests, and takes the closing steps that are possible. Called only at the end of the
+// outermost turn, because closed() may destroy the link, which must not be touched afterwards.
 void shm_link::settle() noexcept {
   if (life_.is_closed() || !life_.has_begun()) return;
   ++depth_;
@@ -316,7 +316,8 @@ void shm_link::take_arrived() noexcept {
   unsettled_ = unsettled_ || !is_settled();
 }
 
-// Whether settle() would have nothing to do: no output, no closing step, and no watch for an overdue read.
+// Whether settle() would have nothing to do: no output, no completion, no closing step, and no watch for an overdue
+// read.
 bool shm_link::is_settled() const noexcept {
   const bool has_output = has_unsent() || notices_.are_owed();
   return !has_output && !requests_.oldest_is_done() && !life_.is_ending() && !receives_.is_stalled() && !timer::armed();
@@ -366,9 +367,9 @@ void shm_link::take_input() noexcept {
   }
 }
 
-// Does not release the room of each record, because the other end would have to fetch the cache line before it writes
-// again. The other end never has to wait for the room that is held back, which is released when there is nothing else
-// to do, without a wake-up.
+// Takes a record off the ring. Releases room by quarters of the ring and not by records, because the other end would
+// have to fetch the cache line before it writes again. The other end never has to wait for the room that is held back,
+// which is released when there is nothing else to do, without a wake-up.
 void shm_link::took_record(std::size_t bytes) noexcept {
   reader_.advance(bytes);
   if (reader_.unreleased() < reader_.capacity() / 4) return;
@@ -635,9 +636,9 @@ void shm_link::advance_end() noexcept {
   if (life_.may_close() && is_outside_of_loans()) close();
 }
 
-// Shuts the peer out of memory that it was lent; true once it is outside. An honest peer in the middle of an access
-// learns of the end from the socket, and closes its own socket, which wakes this end. If the peer dies, its socket is
-// closed as well.
+// Shuts the peer out of memory that it was lent; true once it is outside, or has left. An honest peer in the middle of
+// an access learns of the end from the socket, and closes its own socket, which wakes this end. If the peer dies, its
+// socket is closed as well.
 bool shm_link::is_outside_of_loans() noexcept {
   if (life_.peer_has_left() || notices_.shut_out()) return true;  // mutant: end a connection while
   if (!life_.is_leaving()) {
@@ -648,8 +649,8 @@ bool shm_link::is_outside_of_loans() noexcept {
 }
 
 // Breaks off a link whose peer has left, once the records that the peer has published are taken; at once if a message
-// without a receive holds them up while requests of this end wait. Does nothing if the peer has finished, and this end
-// has finished, too, or has no request left.
+// without a receive holds them up while requests of this end wait. Does nothing if the peer has finished and this end
+// has no request left, or if both ends have finished.
 void shm_link::look_at_the_end_of_the_socket() noexcept {
   bool sane = true;
   if (life_.peer_has_finished() && (life_.has_finished() || requests_.empty())) return;

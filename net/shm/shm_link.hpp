@@ -128,7 +128,7 @@ class shm_link final : public net::link,
   }
   void go_on_with_input() noexcept { far_.is_copying() ? go_on_copying() : take_input(); }
   void take_input() noexcept;
-  // The key table's batch for all look-ups of one turn; begun at the first look-up.
+  // The key table's batch for one call of take_input(); begun at the first record that may need a key look-up.
   using key_batch = std::optional<software::key_table::reader::batch>;
   void took_record(std::size_t bytes) noexcept;
   [[nodiscard]] std::size_t take_record(std::size_t available, key_batch& inside) noexcept;
@@ -180,7 +180,7 @@ class shm_link final : public net::link,
 
   ring_reader reader_;
   receive_ring receives_;
-  unsigned quiet_polls_ = 0;  // consecutive polls that have found nothing
+  unsigned quiet_polls_ = 0;  // consecutive polls without work, while taken room was not released
   arriving_request incoming_;
   std::uint32_t peer_requests_ = 0;
   software::exposed_keys exposed_{*domain_, id_};

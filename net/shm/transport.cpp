@@ -33,7 +33,7 @@ constexpr auto longest_pause = std::chrono::milliseconds(32);
 constexpr const char* connect_step = "connect to the listener's socket";
 constexpr const char* busy_step = "connect to the listener's socket: the listener's backlog is full";
 constexpr const char* answer_step = "wait for the answer";
-// A peer on another machine and a peer in another container of this one look alike: both have addresses of their own.
+// A peer on another machine and a peer in another container of this machine look alike: both have their own addresses.
 constexpr const char* elsewhere = "the peer is on another machine, or in another network namespace (see unix:PATH)";
 constexpr const char* nobody_there = "in this network namespace (unix:PATH reaches others)";
 // How long to try a listener whose backlog is full, if the peer may be reached over another fabric.
@@ -110,7 +110,8 @@ std::optional<error> stranger_at(const descriptor& socket) {
 
 // Connects to the first of the names at which a process of this user listens, or with `any_user` any process. Null if
 // nobody listens. Any user can take an abstract name, and leave peers waiting there, so a listener of another user, or
-// one whose backlog is full, does not keep the other names from being tried.
+// one whose backlog is full, does not keep the other names from being tried. Throws EACCES if only other users listen,
+// and errc::timed_out if a backlog is still full at the deadline.
 task<std::unique_ptr<descriptor>> find_listener(const std::vector<unix_name>& names, bool any_user,
                                                 time_point deadline) {
   system_calls& calls = executor_core::current()->calls();

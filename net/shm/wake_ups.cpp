@@ -10,9 +10,10 @@
 namespace weft::net::shm {
 namespace {
 
-// The smallest buffer that a socket can have holds six packets.
+// Once this many packets have arrived, some are read. The smallest buffer that a socket can have holds six packets.
 constexpr unsigned wake_ups_unread = 4;
-// An honest peer sends few packets before an offer's file. A peer that goes on sending must not keep this end busy.
+// How many packets are read in search of an offer's file. An honest peer sends few before the file. A peer that goes on
+// sending must not keep this end busy.
 constexpr unsigned packets_before_a_file = 256;
 
 }  // namespace

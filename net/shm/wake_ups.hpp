@@ -15,7 +15,7 @@ class wake_ups {
   wake_ups(const wake_ups&) = delete;
   wake_ups& operator=(const wake_ups&) = delete;
 
-  /// Notes that a packet has arrived at the socket; every few times, reads the packets that are there.
+  /// Notes that a packet has arrived at the socket; every few calls, reads some of the packets that are there.
   void arrived() noexcept;
   /// Takes the file of an offer that has arrived. Empty if there is none; `*lost` tells whether the file was lost
   /// because this process had no descriptor for it.
@@ -26,7 +26,7 @@ class wake_ups {
 
   const descriptor& socket_;
   unsigned unread_ = 0;      // calls of arrived() since it last read packets
-  descriptor offered_file_;  // has arrived before its offer was taken
+  descriptor offered_file_;  // an offer's file that arrived before the offer was taken
   bool lost_file_ = false;   // an offer's file has arrived, but this process had no descriptor for it
 };
 

@@ -10,7 +10,7 @@ namespace weft::net::software {
 enum class access_status : std::uint8_t {
   ok,
   invalid_stag,    ///< no such key, or it is revoked or not enabled
-  bounds,          ///< outside of the region, or where its file has become shorter
+  bounds,          ///< outside of the region, or where its pages are gone, as in a shorter file
   access,          ///< the key does not give this right
   not_associated,  ///< the key belongs to another connection
   wrap,            ///< offset + length exceeds 64 bits

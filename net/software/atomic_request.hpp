@@ -19,7 +19,7 @@ struct atomic_request {
   std::uint32_t stag = 0;
   std::uint64_t offset = 0;
   std::uint64_t operand = 0;  ///< the value to add or to store
-  std::uint64_t mask = 0;     ///< fetch_add: the top bits of fields, except bit 63; compare_swap: the bits to change
+  std::uint64_t mask = 0;     ///< fetch_add: the top bits of fields, bit 63 optional; compare_swap: the bits to change
   std::uint64_t compare = 0;
   std::uint64_t compare_mask = every_bit;
 };

@@ -20,15 +20,16 @@ namespace weft::net::software {
 
 /// Registered memory that is a whole file, and that peers may map: mr::registration_options::direct. Thread-safe.
 ///
-/// Each connection whose peer has been handed the file has a loan of the memory. A peer that keeps the rules announces
-/// each access, and then checks whether its loan has ended, before it touches the memory.
+/// Each connection whose peer has been handed the file has a loan of the memory for each key. A peer that keeps the
+/// rules announces each access, and then checks whether the loan has ended, before it touches the memory.
 class direct_memory : public std::enable_shared_from_this<direct_memory> {
  public:
   class loan;
 
   /// Makes the direct memory of a region, with a copy of its file's descriptor. Throws errc::invalid_argument for a
-  /// file that can become shorter, for one that peers could write although the memory's usage does not allow it, and
-  /// for one that they cannot write although it does; the error of fcntl(2) if the descriptor cannot be copied.
+  /// file that can become shorter, for one that peers could write although the usage only lets them read the memory,
+  /// and for one that is sealed against writing although the usage lets peers write; the error of fcntl(2) if the
+  /// descriptor cannot be copied.
   [[nodiscard]] static std::shared_ptr<direct_memory> make(const mr::memory_record& whole, system_calls& calls);
 
   direct_memory(descriptor file, std::span<std::byte> memory, bool writable) noexcept
@@ -65,7 +66,7 @@ class direct_memory : public std::enable_shared_from_this<direct_memory> {
   bool revoked_ = false;
 };
 
-/// The loan of one connection. Must not be destroyed before take_back() or revoke() has ended it.
+/// A loan to one connection's peer. Must not be destroyed before take_back() or revoke() has ended it.
 class direct_memory::loan : public weft::detail::list_hook<loan> {
  public:
   loan(const loan&) = delete;

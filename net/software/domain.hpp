@@ -18,8 +18,8 @@ namespace weft::net::software {
 /// their responses do not name memory by a key of this table; so usage::read_dst opens nothing to peers here.
 ///
 /// Because nothing is pinned, registration checks that memory is mapped with the rights that its usage needs, and
-/// throws EFAULT if not, as with a device; lazy regions are not checked. If memory is unmapped or protected afterwards,
-/// a peer's access may end the process, unless the region is lazy.
+/// throws EFAULT if not, as with a device: see check_memory(). Lazy regions are not checked. If memory is unmapped or
+/// protected afterwards, a peer's access may end the process, unless the region is lazy.
 class domain final : public mr::domain {
  public:
   /// `name` is the transport's, for errors.
@@ -43,16 +43,16 @@ class domain final : public mr::domain {
   void do_share(mr::memory_record& target) override;
   void do_count_writes(const mr::registration& item, mr::detail::write_counter_core& counter) override;
   void do_enable(const mr::registration& item) override;
-  /// Checks the memory again, and waits until no access is in progress. The processor looks pages up at each access, so
-  /// no more is needed.
+  /// Checks the memory again, and closes its key until no access by the key is in progress. The processor looks pages
+  /// up at each access, so no more is needed.
   void do_refresh(mr::registration& item, mr::detail::region_state& target) override;
   void do_deregister(mr::registration& item) noexcept override;
 
   [[nodiscard]] static direct_memory* direct_of(const mr::registration& item) noexcept;
   [[nodiscard]] static bool may_lose_pages(const mr::registration& item) noexcept;
 
-  // The mr::registration::handle of memory that may shrink points here. That of direct memory points to the shared_ptr
-  // that keeps the direct_memory.
+  // The mr::registration::handle of memory that may shrink points here. The handle of direct memory points to the
+  // shared_ptr that keeps the direct_memory.
   static char shrinks_;
 
   system_calls& calls_;

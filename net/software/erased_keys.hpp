@@ -14,7 +14,7 @@ class erased_keys {
 
   erased_keys() noexcept { first_.fill(none); }
 
-  /// `by_peer`: the peer had revoked the key. Forgets the oldest key if there are too many.
+  /// Adds a key, and forgets the oldest if there are too many. `by_peer`: the peer had revoked the key.
   void add(std::uint32_t stag, bool by_peer) noexcept {
     const std::size_t number = added_++ % most;
     if (added_ > most) forget(number);

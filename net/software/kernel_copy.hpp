@@ -9,8 +9,9 @@ namespace weft::net::software {
 
 /// Copies into memory, or out of memory, whose file may have become shorter, or that may be unmapped. The kernel
 /// copies, because it returns an error for pages that are gone, where a copy by the processor would end the process
-/// with SIGBUS or SIGSEGV. False then; some bytes may have been copied. See process_vm_readv(2). Where the kernel
-/// forbids the call, mr::store_shared() and mr::load_shared() copy, but not after check_kernel_copies() has succeeded.
+/// with SIGBUS or SIGSEGV. Returns false if the kernel fails; some bytes may have been copied. See process_vm_readv(2).
+/// Where the kernel forbids the call, mr::store_shared() and mr::load_shared() copy, but not after
+/// check_kernel_copies() has succeeded.
 ///
 /// Threads that use the memory meanwhile may find words that are not whole: the kernel copies in the way that is
 /// fastest on its processor, on x86-64 with `rep movsb`, whose steps no manual specifies.

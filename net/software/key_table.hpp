@@ -56,7 +56,7 @@ class key_table {
 
   /// The memory to open: ranges that peers see one behind the other, the first byte at `address`.
   struct opening {
-    std::span<const std::span<std::byte>> ranges;  ///< none of them empty
+    std::span<const std::span<std::byte>> ranges;  ///< one or more, none of them empty
     std::uint64_t address = 0;
     key_rights rights{};
     stream_id stream = any_stream;
@@ -69,8 +69,8 @@ class key_table {
   /// Opens memory under a fresh random key, which is never 0. Throws errc::no_memory when the table is full, the error
   /// of getrandom(2), and std::bad_alloc.
   [[nodiscard]] std::uint32_t open(const opening& what);
-  /// Opens memory under a key of the caller's choice. Throws errc::duplicate_key if the key is taken;
-  /// errc::invalid_argument for 0.
+  /// Opens memory under a key of the caller's choice, even if the table is full. Throws errc::duplicate_key if the key
+  /// is taken, errc::invalid_argument for 0, and std::bad_alloc.
   void open_as(std::uint32_t stag, const opening& what);
 
   /// Opens `memory`, whose first byte peers call `address`, under a fresh random key, which is never 0.
@@ -162,8 +162,8 @@ class key_table::reader {
     access_status status;
     std::byte* data;                  ///< null unless ok
     std::uint64_t size;               ///< bytes that lie there in one piece, at most as many as asked for
-    bool may_shrink = false;          ///< to be accessed by copy_into() and copy_out_of()
-    direct_memory* direct = nullptr;  ///< opening::direct
+    bool may_shrink = false;          ///< true: use only copy_into() and copy_out_of() there
+    direct_memory* direct = nullptr;  ///< opening::direct; null if there are several ranges
   };
   [[nodiscard]] place write_place(std::uint32_t stag, std::uint64_t offset, std::uint64_t bytes,
                                   stream_id stream) noexcept;
@@ -196,9 +196,9 @@ class key_table::reader {
   }
   [[nodiscard]] place atomic_place(std::uint32_t stag, std::uint64_t offset, stream_id stream) const noexcept;
 
-  /// Executes a peer's send with invalidate (RFC 5040 section 5.1), which revokes a key of that connection alone. A key
-  /// for every connection gives access_status::access, and a key of another connection access_status::not_associated.
-  /// No peer can use a revoked key; its owner still has to erase() it.
+  /// Revokes the key that a peer's send with invalidate on connection `stream` names (RFC 5040 section 5.1), if the key
+  /// is for that connection alone. A key for every connection gives access_status::access, and a key of another
+  /// connection access_status::not_associated. No peer can use a revoked key; its owner still has to erase() it.
   [[nodiscard]] access_status invalidate(std::uint32_t stag, stream_id stream) noexcept;
 
  private:

@@ -31,7 +31,7 @@ class receive_queue final : public net::receive_queue {
   explicit receive_queue(std::size_t depth) : posted_(depth) {}
 
   void post(receive_work& work) noexcept override;
-  /// Takes the oldest receive. Null if there is none; then `who` is given one in its turn.
+  /// Takes the oldest receive. Null if there is none: then `who` waits for its turn, and gets a receive by give().
   [[nodiscard]] receive_work* take(taker& who) noexcept;
   /// Ends the wait of `who` for a receive, if it waits.
   void forget(taker& who) noexcept;

@@ -378,7 +378,7 @@ task<std::unique_ptr<tcp_acceptor::peer>> tcp_acceptor::next(std::shared_ptr<tcp
   };
   const waiting here(self->waiting_, source);
   promise.set_stop_token(source.get_token());
-  bool on_spare = false;  // the spare descriptor was given up for a peer, which is turned away if no other is free
+  bool on_spare = false;  // the spare descriptor was given up for accept(2); without another, the peer is turned away
   while (!self->closed_) {
     sockaddr_storage from{};
     weft::detail::io_wait call(io_kind::accept, self->socket_, from, sizeof from);
@@ -415,7 +415,7 @@ task<std::unique_ptr<tcp_acceptor::peer>> tcp_acceptor::next(std::shared_ptr<tcp
   co_return nullptr;
 }
 
-// Waits for what is short to be given back, or for close().
+// Waits a moment, in which descriptors or memory may become free; at most until close().
 task<> tcp_acceptor::pause() {
   try {
     co_await sleep_for(shortage_pause);

@@ -60,8 +60,9 @@ class tcp_stream final : public stream_core {
     enum class input : std::uint8_t { more, over, failed };
     /// Drops input that will not be read.
     input drop_input() noexcept;
-    /// Called after this end has shut down its output. Waits until the peer's machine has all that was sent and, if
-    /// input was dropped, the peer has ended its output, too. Gives up after close_timeout without progress.
+    /// Waits until the peer's machine has all that was sent and, if input was dropped, the peer has ended its output,
+    /// too. Gives up after close_timeout without progress, or if the socket fails. Only after this end has shut down
+    /// its output.
     task<> wait_until_arrived();
 
     std::unique_ptr<connection_place> place;  // among the listener's connections; kept until the socket is closed
@@ -129,7 +130,7 @@ class tcp_acceptor final {
 
 /// Connects over plain TCP, trying each address of a name. Throws weft::error.
 task<stream_ref> connect_tcp(mr::pool& pool, std::string_view address, const connection_options& options);
-/// Listens at the first address of a name that is this machine's. Throws weft::error.
+/// Listens at the first address of a name at which that succeeds. Throws weft::error.
 task<std::shared_ptr<tcp_acceptor>> listen_tcp(std::string_view address, const listener_options& options);
 
 }  // namespace weft::net

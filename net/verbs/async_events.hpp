@@ -26,7 +26,8 @@ class async_handler {
 
 /// Delivers events to a handler from whichever thread takes them. It is the context of the handler's queue pair,
 /// completion queue or shared receive queue (ibv_qp::qp_context, and so on). It must live until that object is
-/// destroyed, which waits for events that were taken and not acknowledged, or else until async_audience::forget().
+/// destroyed, which waits for events that were taken and not acknowledged, or else until async_audience::forget(). A
+/// target that has joined an audience must live until async_audience::leave().
 class async_target final : public std::enable_shared_from_this<async_target> {
  public:
   async_target(executor_core& home, async_handler& handler) noexcept : home_(home), handler_(&handler) {}

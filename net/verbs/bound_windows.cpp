@@ -196,7 +196,7 @@ int bound_windows::deallocate(const bound_window& item) noexcept {
     weft::detail::terminate_because("a memory window could not be deallocated, and peers may still use it");
   }
   if (result < 0) return result;
-  if (item.own_region_ != nullptr) device_.calls().dereg_mr(item.own_region_);  // a kept region opens nothing to peers
+  if (item.own_region_ != nullptr) device_.calls().dereg_mr(item.own_region_);  // if it stays, peers cannot use it
   return 0;
 }
 

@@ -29,9 +29,9 @@ class bound_windows;
 ///   going    the thread that deallocates them: the one that revokes, or the one that destroys the queue pair
 ///   gone     nobody
 ///
-/// A worker revokes the window, then submits it to the executor (remote_work), which forgets it. A window that the peer
-/// has invalidated lets nobody in. If the device can bind it again, it is kept, in the state open, for the next
-/// exposure.
+/// A worker revokes the window, then submits it to the executor (remote_work), which forgets it. An invalidated window
+/// lets nobody in. If the device can bind such windows again, a few are kept, in the state open, for the next
+/// exposures.
 class bound_window final : private weft::detail::worker_job,
                            private weft::detail::remote_work,
                            private mr::detail::last_use {
@@ -82,7 +82,7 @@ class bound_windows {
    public:
     /// Shuts peers out in another way, because the device has refused to deallocate a window. From any thread.
     virtual void shut_out_peers(int result) noexcept = 0;
-    /// Called on the executor after shut_out_peers().
+    /// Learns, on the executor, that shut_out_peers() was called for a window.
     virtual void on_window_kept() noexcept = 0;
 
    protected:
@@ -108,7 +108,7 @@ class bound_windows {
   [[nodiscard]] bool keep(bound_window& item) noexcept;
 
   /// Revokes a window, and calls who.revoked() once nobody uses it any more; at once if no window has the key. A worker
-  /// does it; the caller does it if there is no worker, or if the executor does not run, when blocking does no harm.
+  /// revokes it, or the caller if there is no worker, or if the executor does not run, when blocking does no harm.
   void revoke(std::uint32_t key, revocation& who) noexcept;
   void revoke(bound_window& item, revocation& who) noexcept;
   /// Revokes a window synchronously, even if another revocation is in progress, whose `who` is then not notified.
@@ -118,7 +118,7 @@ class bound_windows {
 
   /// Whether a revocation is in progress.
   [[nodiscard]] bool revoking() const noexcept { return revoking_ != 0; }
-  /// Returns when revoking() may have changed.
+  /// Yields a wait that ends when revoking() may have changed.
   event::wait_operation next_revoked() noexcept {
     revoked_.reset();
     return revoked_.wait();

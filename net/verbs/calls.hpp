@@ -55,6 +55,7 @@ class rdma_calls {
   // Memory.
   /// Says why FLUSH does not make the memory persistent, from /proc/self/maps and sysfs; empty if it does.
   [[nodiscard]] virtual std::string why_not_dax(std::span<const std::byte> memory) const;
+  /// Registers memory with an iova: ibv_reg_mr_iova2(), which drops optional flags that the kernel does not know.
   virtual int reg_mr(ibv_pd* pd, void* memory, std::size_t bytes, std::uint64_t iova, unsigned access,
                      ibv_mr** made) noexcept;
   virtual int reg_dmabuf_mr(ibv_pd* pd, std::uint64_t offset, std::size_t bytes, std::uint64_t iova, int fd,

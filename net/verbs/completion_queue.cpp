@@ -99,7 +99,7 @@ void completion_queue::tell_when_drained(std::uint64_t tag) noexcept {
   if (!std::exchange(places_[index].waits, true)) to_tell_.push_back(index);
 }
 
-// A sink that calls tell_when_drained() inside on_completion() or on_drained() waits for another poll.
+// A sink that calls tell_when_drained() inside on_completion() or on_drained() waits for another poll_cq().
 void completion_queue::tell(std::size_t count) noexcept {
   for (std::size_t i = 0; i != count; ++i) {
     place& next = places_[to_tell_[i]];
@@ -157,7 +157,7 @@ void completion_queue::arm() noexcept {
 }
 
 // There is at most one event, because the queue is not armed again before the event has been taken. To look for another
-// one would take a system call each time.
+// event would take a system call each time.
 void completion_queue::disarm() noexcept {
   const int result = device_->calls().get_cq_event(channel_);
   if (result == -EAGAIN || result == -EINTR) return;

@@ -34,8 +34,8 @@ class completion_sink {
 
 /// A completion queue of one executor, for the queue pairs of many links.
 ///
-/// A link reserves room for every request that it may have posted, because a queue that overflows loses completions, on
-/// rxe silently. Used on the executor, except for the constructor and the destructor.
+/// A link reserves room for every request that it may have posted, because a queue that overflows loses completions; on
+/// rxe only an asynchronous event reports that. Used on the executor, except for the constructor and the destructor.
 class completion_queue final : public poller, private async_handler {
  public:
   /// The number of low bits of a wr_id that are the sink's own.
@@ -72,7 +72,8 @@ class completion_queue final : public poller, private async_handler {
   /// Calls the sink's ring_now() in the next poll(). The executor polls in every turn and once more before it sleeps,
   /// so all requests posted in a turn take one doorbell.
   void ring_later(std::uint64_t tag) noexcept;
-  /// Calls the sink's on_drained() once a look at the queue from now on finds nothing more: inside poll().
+  /// Calls the sink's on_drained(), inside poll(), after the first ibv_poll_cq(3) from now on that leaves no
+  /// completion.
   void tell_when_drained(std::uint64_t tag) noexcept;
   /// Polls the completions that are there already.
   void drain() noexcept;

@@ -28,7 +28,7 @@ exposure_reach reach_of(const device_traits& traits) noexcept {
 
 std::vector<rdma_port_info> ports_of(const device& opened) {
   std::vector<rdma_port_info> all;
-  for (unsigned port = 1; port <= opened.limits().phys_port_cnt; ++port) {  // wider than 8 bits: there may be 255
+  for (unsigned port = 1; port <= opened.limits().phys_port_cnt; ++port) {  // not 8 bits, as there may be 255 ports
     const auto number = static_cast<std::uint8_t>(port);
     ibv_port_attr state{};
     if (opened.calls().query_port(opened.context(), number, &state) < 0) continue;

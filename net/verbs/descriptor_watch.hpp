@@ -14,7 +14,7 @@ namespace weft::net::verbs {
 /// that an executor without connections and listeners sleeps undisturbed.
 class descriptor_watch : private io_operation {
  public:
-  /// For the running executor. `fd` belongs to the caller, and stays open.
+  /// Watches on the running executor. `fd` belongs to the caller, who must keep it open.
   explicit descriptor_watch(int fd);
   descriptor_watch(const descriptor_watch&) = delete;
   descriptor_watch& operator=(const descriptor_watch&) = delete;

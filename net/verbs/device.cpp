@@ -39,7 +39,7 @@ class device_list {
   ibv_device** list_ = nullptr;
 };
 
-// A GID of RoCE is an IPv6 address, or an IPv4 address in one (RFC 4291 section 2.5.5.2).
+// A GID of RoCE is an IPv6 address, maybe an IPv4-mapped one (RFC 4291 section 2.5.5.2).
 std::optional<socket_address> address_of(const ibv_gid& gid, int family) {
   in6_addr six{};
   std::memcpy(&six, gid.raw, sizeof six);
@@ -201,7 +201,7 @@ int device::query(ibv_transport_type transport) noexcept {
   max_message_bytes_ = 0;
   if (const int failure = calls_.query_device(context_, &limits_); failure < 0) return failure;
   traits_ = traits_of(transport, limits_);
-  for (unsigned port = 1; port <= limits_.phys_port_cnt; ++port) {  // wider than 8 bits: there may be 255
+  for (unsigned port = 1; port <= limits_.phys_port_cnt; ++port) {  // not 8 bits, as there may be 255 ports
     ibv_port_attr state{};
     if (const int failure = calls_.query_port(context_, static_cast<std::uint8_t>(port), &state); failure < 0)
       return failure;
@@ -228,8 +228,8 @@ void device::probe_memory() noexcept {
   }
 }
 
-// Tries to, because the driver in user space may know nothing of the windows that the driver in the kernel has, as with
-// bnxt_re and iw_cxgb4.
+// Makes an attempt, because the driver in user space may know nothing of the windows that the driver in the kernel has,
+// as with bnxt_re and iw_cxgb4.
 bool device::can_allocate_window() noexcept {
   ibv_mw* window = nullptr;
   const ibv_mw_type type = traits_.windows == window_kind::type_1 ? IBV_MW_TYPE_1 : IBV_MW_TYPE_2;

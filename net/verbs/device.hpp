@@ -16,8 +16,8 @@
 
 namespace weft::net::verbs {
 
-/// The names of the RDMA devices of this machine, as ibv_devices(1) lists them. Empty if the machine has no RDMA
-/// support.
+/// The names of the RDMA devices of this machine, as ibv_devices(1) lists them. Empty if there are none, or if they
+/// cannot be listed.
 [[nodiscard]] std::vector<std::string> device_names(rdma_calls& library);
 
 /// An opened RDMA device with a protection domain, shared by everything on this device. Thread-safe; immutable after
@@ -46,7 +46,8 @@ class device {
   /// Whether mr::everything() can be registered: implicit on-demand paging.
   [[nodiscard]] bool pages_everything() const noexcept { return pages_everything_; }
   [[nodiscard]] bool has_dmabuf() const noexcept { return has_dmabuf_; }
-  /// Whether it has FLUSH, by which peers make their writes to persistent memory persistent.
+  /// Whether the device and weft's libraries have FLUSH, by which peers make their writes to persistent memory
+  /// persistent.
   [[nodiscard]] bool has_flush() const noexcept { return has_flush_; }
   /// The NUMA node nearest to the device; -1 if none is known, as with software devices.
   [[nodiscard]] int numa_node() const { return calls_.numa_node(name_); }

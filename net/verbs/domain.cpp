@@ -52,9 +52,9 @@ unsigned flags_of(mr::access rights, const mr::registration_options& options) no
   add(mr::access::remote_atomic, IBV_ACCESS_REMOTE_ATOMIC);
   add(mr::access::bind_window, IBV_ACCESS_MW_BIND);
   if (options.on_demand) flags |= IBV_ACCESS_ON_DEMAND;
-  // For on_demand only, because the kernel finds out the size of pinned pages by itself.
+  // Set for on_demand only, because the kernel finds out the size of pinned pages by itself.
   if (options.on_demand && options.huge_pages) flags |= IBV_ACCESS_HUGETLB;
-  if (options.relaxed_ordering) flags |= IBV_ACCESS_RELAXED_ORDERING;  // dropped if the kernel does not know it
+  if (options.relaxed_ordering) flags |= IBV_ACCESS_RELAXED_ORDERING;  // reg_mr() drops it for an old kernel
   return flags;
 }
 
@@ -103,7 +103,8 @@ void check_dmabuf(const mr::registration_options& options, const std::string& wh
   }
 }
 
-// Whether ibv_rereg_mr(3) can change the registration in place.
+// Whether the registration is of the kind that ibv_rereg_mr(3) can change: one of pinned host memory, which peers name
+// by its own address.
 bool is_plain(std::span<std::byte> memory, const mr::registration_options& options) noexcept {
   return !options.dmabuf && options.device == nullptr && !options.on_demand &&
          address_for_peers(memory, options) == reinterpret_cast<std::uintptr_t>(memory.data());
@@ -211,7 +212,8 @@ domain::entry domain::make_regions(std::span<std::byte> memory, const mr::regist
 }
 
 // Registers a GPU's memory by a dma-buf if the RDMA device takes dma-bufs, or else by its addresses, which
-// nvidia_peermem lets the kernel translate. A dma-buf can have no windows, so peers get no windows in either case.
+// nvidia_peermem lets the kernel translate. Throws errc::not_supported if neither is possible. A dma-buf can have no
+// windows, so peers get no windows in either case.
 domain::held_region domain::make_region_of_device(std::span<std::byte> memory, unsigned flags, mr::memory_device& owner,
                                                   const std::string& what) {
   rdma_calls& library = device_->calls();

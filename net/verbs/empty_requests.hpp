@@ -13,7 +13,8 @@ namespace weft::net::verbs {
 
 /// Remembers whether zero-length requests get through from a device to a host: some clouds' networks lose packets
 /// without payload. Peers without a landing_place, usually those that are not weft, are probed by such requests, and a
-/// lost request fails its queue pair. So a set-up tries one before it hands out the connection. From any thread.
+/// lost request fails its queue pair. So a set-up with such a peer tries a zero-length request before it hands out the
+/// connection, unless receives are shared. From any thread.
 class empty_requests {
  public:
   enum class fate : std::uint8_t { unknown, arrive, lost };
@@ -42,7 +43,7 @@ class empty_requests {
     if (known_.size() >= most_hosts) known_.clear();
     known_.emplace(host, lost);
     return lost;
-  } catch (const std::bad_alloc&) {  // then the next set-up finds it out again
+  } catch (const std::bad_alloc&) {  // the result is forgotten, and the next set-up tries again
     return 0;
   }
 

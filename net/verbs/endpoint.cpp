@@ -29,12 +29,12 @@ constexpr std::uint8_t rnr_timer = 12;
 constexpr std::uint8_t rnr_retries = 7;
 // Not seven, which means for ever on rxe.
 constexpr std::uint8_t retries = 6;
-// How long a queue pair in ERR may take to give back the shared receives that it has taken.
+// How long to wait for each sign that a queue pair in ERR has given back its shared receives: wait_until_flushed().
 constexpr auto flush_time = std::chrono::milliseconds(1000);
 
-// The local ACK timeout is 4.096 us * 2^n (InfiniBand specification, 9.7.6.1.3), and a dead peer is noticed after
-// `retries` + 1 such timeouts. Within the bounds below, they take at most half of dead_peer_after together, because the
-// other half may pass before anything is sent.
+// Returns the exponent n of the local ACK timeout, which is 4.096 us * 2^n (InfiniBand specification, 9.7.6.1.3). A
+// dead peer is noticed after `retries` + 1 such timeouts. Within the bounds below, they take at most half of
+// dead_peer_after together, because the other half may pass before anything is sent.
 std::uint8_t ack_timeout(std::chrono::milliseconds dead_peer_after) noexcept {
   constexpr std::uint8_t shortest = 10;  // 4.2 ms
   constexpr std::uint8_t longest = 19;   // 2.1 s
@@ -121,7 +121,7 @@ task<> endpoint::make_pair(const set_up_options& options) {
     create_pair();
     register_staging(sources_, 0);
     unsigned rights = IBV_ACCESS_LOCAL_WRITE;
-    // Flushes read into the sinks: mr::rights_for_iwarp().
+    // A flush reads into the sinks, and an RNIC needs the right to write there: mr::rights_for_iwarp().
     if (home().traits().read_sinks_need_remote_write) rights |= IBV_ACCESS_REMOTE_WRITE;  // mutant: flush into memory
     register_staging(sinks_, rights);
     change_to(IBV_QPS_INIT, agreement{});
@@ -171,8 +171,8 @@ void endpoint::create_pair() {
   max_inline_bytes_ = std::min(attempt.cap.max_inline_data, inline_sizes.front());
 }
 
-// Creates a queue pair that takes FLUSH, or else one without: the driver in user space may lack a FLUSH that the
-// kernel's driver has.
+// Creates a queue pair. If the peer may flush, the queue pair also takes FLUSH, unless the driver in user space lacks
+// it, as it may even if the kernel's driver has FLUSH.
 int endpoint::create_pair(ibv_qp_init_attr& attempt) noexcept {
   if (opens_flush_) {
     ibv_qp_init_attr with_flush = attempt;
@@ -221,7 +221,7 @@ void endpoint::change_to(ibv_qp_state state, const agreement& what) {
   if (opens_flush_) wanted.qp_access_flags |= access_flush_persistent;
   if (home().traits().pair_needs_right_to_bind) wanted.qp_access_flags |= IBV_ACCESS_MW_BIND;  // mutant: bind windows
   if (traffic_class_)
-    wanted.ah_attr.grh.traffic_class = *traffic_class_;  // by default the path's, which an acceptor takes from its peer
+    wanted.ah_attr.grh.traffic_class = *traffic_class_;  // if unset, the path's, which an acceptor takes from its peer
   wanted.min_rnr_timer = rnr_timer;
   wanted.max_dest_rd_atomic = what.incoming_reads;
   wanted.max_rd_atomic = what.outgoing_reads;
@@ -349,7 +349,8 @@ task<endpoint::sign_of_life> endpoint::ask_with_nothing(time_point deadline) {
 
 // ---- the end ----
 
-// Moves the queue pair to ERR, which closes the windows that are bound through it. A removed device did.
+// Moves the queue pair to ERR, which closes the windows that are bound through it. Those of a removed device are closed
+// already.
 void endpoint::shut_out_peers(int result) noexcept {
   if (!has_gone(result) && !make_broken()) {
     weft::detail::terminate_because("a memory window could not be revoked, and the peer may still use it");
@@ -362,16 +363,19 @@ void endpoint::on_window_kept() noexcept {
       weft::detail::make_error(errc::connection_failed, "a memory window of the peer could not be revoked"));
 }
 
-// Moves the queue pair to ERR, because it may have taken a shared receive for a message of which only a part has
-// arrived. Such a receive comes back by a completion, but only before the queue pair is destroyed.
+// Leaves the shared receives: the early ones, and those that come back from now on, are posted again. Moves the queue
+// pair to ERR, because it may have taken a shared receive for a message of which only a part has arrived. Such a
+// receive comes back by a completion, but only before the queue pair is destroyed.
 void endpoint::detach_from_shared_receives() noexcept {
   shared_receives_->detach(pair_->qp_num);
   for (const early_receive& item : std::exchange(early_receives_, {})) shared_receives_->post(*item.work);
   make_broken();
 }
 
-// Receives are flushed before the last request, so the completion of a request that is posted last shows that they have
-// been. That request has an entry of its own in the queue, because lost requests may keep theirs.
+// Waits until the queue pair, which is in ERR, has flushed the shared receives that it had taken. Throws
+// errc::timed_out if a sign of that takes longer than flush_time. Receives are flushed before the last request, so the
+// completion of a request that is posted last shows that they have been. That completion has an entry of its own in the
+// completion queue, because the other requests may still keep theirs.
 task<> endpoint::wait_until_flushed() {
   if (home().traits().kernel_drives_pair) co_return;  // the kernel has flushed the pair, which takes no more requests
   marker last(*queue_);
@@ -427,12 +431,12 @@ task<> endpoint::destroy_on_worker() {
   try {
     co_await weft::detail::offload_for_resources(work);
     destroyed = true;
-  } catch (...) {  // a stop, or there is no worker, and no memory for one
+  } catch (...) {  // a stop, or no worker could be started
   }
   if (!destroyed) destroy_now();
   while (windows_.revoking()) co_await windows_.next_revoked();  // workers, and their mail, refer to this endpoint
   if (queue_ == nullptr) co_return;
-  drain();  // completions that the queue pair has left behind still take up the room
+  drain();  // completions that the queue pair has left behind still take up room in the queue
   shared_.release(*std::exchange(queue_, nullptr), entries_);
 }
 

@@ -33,14 +33,16 @@ struct agreement {
   std::uint8_t incoming_reads = 0;  ///< responder resources
   std::uint8_t outgoing_reads = 0;  ///< initiator depth
   std::chrono::milliseconds dead_peer_after{};
-  /// Whether a peer without a landing_place is probed by zero-length requests: false if they do not reach it.
+  /// Whether a peer without a landing_place is probed by zero-length requests: false if the set-up got no answer to
+  /// such a request, or knows from earlier ones that they are lost.
   bool asks_with_nothing = true;
 };
 
 /// Receives an endpoint's events once the set-up is over.
 class endpoint_events : public cm_handler {
  public:
-  /// The device or the queue pair has failed, or a window of the peer could not be revoked.
+  /// The device or the queue pair has failed, a window of the peer could not be revoked, or there was no memory to keep
+  /// an event.
   virtual void on_failure(const error& why) noexcept = 0;
 
  protected:
@@ -103,8 +105,8 @@ class endpoint final : private cm_handler,
   /// Polls the completions that are there already.
   void drain() noexcept;
 
-  /// Sets the traffic class of its packets, whatever the peer has asked for; empty: that of the path. Call it before
-  /// make_pair().
+  /// Sets the traffic class of the queue pair's packets, whatever the peer has asked for; empty: that of the path. Call
+  /// it before make_pair().
   void set_traffic_class(std::optional<std::uint8_t> wanted) noexcept { traffic_class_ = wanted; }
   /// Creates the queue pair, in the state INIT, and posts the first receives, unless receives are shared: the peer may
   /// send as soon as it knows that the connection is established, when it would be too late to post them. Throws
@@ -117,8 +119,9 @@ class endpoint final : private cm_handler,
   /// flush what was posted since. False if the device refuses.
   bool make_broken() noexcept;
 
-  /// Yields the next event of the set-up. Throws an error that names `step` if the device or the queue pair fails, or
-  /// if the event is not `expected`, reports a failure, or does not come in time; errc::canceled at a stop.
+  /// Yields the next event of the set-up. Throws an error that names `step` if the device or the queue pair fails, if
+  /// an event was lost for want of memory, or if the event is not `expected`, reports a failure, or does not come in
+  /// time; errc::canceled at a stop.
   task<cm_event> wait_for(rdma_cm_event_type expected, const char* step, time_point deadline);
   /// The outcome of a zero-length request that probes the peer.
   enum class sign_of_life : std::uint8_t {
@@ -126,26 +129,28 @@ class endpoint final : private cm_handler,
     lost,    ///< no answer in time, or not after all retries: the network loses such requests, or the peer has vanished
     undone,  ///< the connection has ended for another reason, for example because the peer has disconnected
   };
+  /// Probes the peer by a zero-length request. Throws weft::error if it cannot be posted, and errc::canceled at a stop.
   task<sign_of_life> ask_with_nothing(time_point deadline);
   /// Passes events to `handler` from now on; for earlier ones see replay_events().
   void hand_events_to(endpoint_events* handler) noexcept { handler_ = handler; }
-  /// Passes on the events that came before there was a handler.
+  /// Passes on the events, and then the failure, that came before there was a handler.
   void replay_events() noexcept;
-  /// The tag in the wr_ids of its own receives.
+  /// The tag in the wr_ids of the queue pair's own receives; 0 if it has none.
   [[nodiscard]] std::uint64_t receive_tag() const noexcept { return receive_tag_.value_or(0); }
   /// How many receives make_pair() has posted; their slots count from 0.
   [[nodiscard]] std::size_t posted_receives() const noexcept { return posted_receives_; }
-  /// Passes completions of its own receives to `own` from now on, and those of shared receives to `shared`; earlier
-  /// ones at once.
+  /// Passes completions of the queue pair's own receives to `own` from now on, and those of shared receives to
+  /// `shared`; earlier completions at once. If receives of either kind have failed, `shared` is told.
   void hand_receives_to(completion_sink& own, receive_sink& shared) noexcept;
 
-  /// Destroys everything on a worker: afterwards nothing touches memory for this connection any more, and all
-  /// revocations have been notified. Call it once. The task was made in the constructor, so the call needs no memory.
+  /// Destroys everything, on a worker if there is one: afterwards nothing touches memory for this connection any more,
+  /// and all revocations have been notified. Call it once. The task was made in the constructor, so the call needs no
+  /// memory.
   task<> destroy() noexcept { return std::move(destruction_); }
   /// Destroys `gone` in the background. From any thread. If its executor runs on this thread, that begins at once. On
   /// the executor's thread between two runs, the call blocks until the destruction has ended. On any other thread,
   /// while another executor runs on this one, or if another loop drives the executor, it begins when the executor next
-  /// runs.
+  /// runs, or is destroyed.
   static void dispose(std::unique_ptr<endpoint> gone) noexcept;
 
  private:
@@ -154,7 +159,7 @@ class endpoint final : private cm_handler,
     receive_work* work;
   };
 
-  // completion_sink, for its own receives
+  // completion_sink, for the queue pair's own receives
   void on_completion(const ibv_wc& what, std::uint32_t detail) noexcept override;
   void on_queue_failure(const error& why) noexcept override { receives_failure_ = why; }
 
@@ -186,11 +191,11 @@ class endpoint final : private cm_handler,
   std::shared_ptr<net::receive_queue> kept_receives_;
   receive_queue* shared_receives_ = nullptr;  // kept_receives_; null: the queue pair has receives of its own
   std::shared_ptr<own_receives> first_receives_;
-  std::optional<std::uint64_t> receive_tag_;  // of its own receives, once it is attached to the queue
+  std::optional<std::uint64_t> receive_tag_;  // of the pair's own receives; empty before make_pair() has attached them
   std::size_t posted_receives_ = 0;
   completion_queue* queue_ = nullptr;
   ibv_qp* pair_ = nullptr;
-  std::shared_ptr<async_target> target_;  // of the queue pair's events
+  std::shared_ptr<async_target> target_;  // receives the queue pair's events
   staging_area sources_;
   staging_area sinks_;
   bound_windows windows_;  // may be revoked while a worker destroys the rest

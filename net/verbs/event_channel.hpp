@@ -13,7 +13,7 @@
 
 namespace weft::net::verbs {
 
-/// A copy of a connection manager event, which has been acknowledged.
+/// A copy of a connection manager event. The event itself has been acknowledged.
 struct cm_event {
   rdma_cm_event_type type{};
   int status = 0;
@@ -38,10 +38,10 @@ class cm_handler {
   ~cm_handler() = default;
 };
 
-/// Owns a channel. Its ids share it, because they have to be destroyed before the channel.
+/// Owns a channel. The channel's ids share this object, because they have to be destroyed before the channel.
 class channel_handle {
  public:
-  /// Throws weft::error.
+  /// Opens a channel. Throws weft::error.
   explicit channel_handle(rdma_calls& library);
   channel_handle(const channel_handle&) = delete;
   channel_handle& operator=(const channel_handle&) = delete;
@@ -76,8 +76,9 @@ class cm_id {
   [[nodiscard]] rdma_cm_id* get() const noexcept { return id_; }
   rdma_cm_id* operator->() const noexcept { return id_; }
   void set_handler(cm_handler* handler) noexcept { id_->context = handler; }
-  /// Moves the id to the channel of another executor, and waits until none of its events is being handled on the old
-  /// one. Returns 0 or -errno.
+  /// Moves the id to the channel of another executor, and waits until its events that were taken from the old channel
+  /// have been acknowledged. The id must have no handler, because the old executor may call a handler after that.
+  /// Returns 0 or -errno.
   [[nodiscard]] int migrate(const std::shared_ptr<channel_handle>& target) noexcept;
   /// Has a worker destroy the id; without an executor on this thread, or without memory, destroys it before returning.
   /// From any thread.
@@ -91,7 +92,7 @@ class cm_id {
 /// One executor's channel of connection manager events.
 class event_channel final : public descriptor_watch {
  public:
-  /// Throws weft::error.
+  /// Opens a channel for the running executor. Throws weft::error.
   explicit event_channel(rdma_calls& library) : event_channel(std::make_shared<channel_handle>(library)) {}
 
   [[nodiscard]] const std::shared_ptr<channel_handle>& handle() const noexcept { return handle_; }

@@ -10,7 +10,8 @@
 namespace weft::net::verbs {
 namespace {
 
-// The size of a queue unless one link needs more: enough for some dozens of connections with the usual depths.
+// The size of a queue unless one link needs more, or the device allows less: enough for some dozens of connections with
+// the usual depths.
 constexpr std::uint32_t usual_entries = 4096;
 
 }  // namespace
@@ -64,7 +65,8 @@ completion_queue* executor_state::find_room(std::uint32_t entries) {
   return nullptr;
 }
 
-// Many set-ups at once may find no room, but one new queue may be enough for all: the others wait for it.
+// Many set-ups at once may find no room, but one new queue may be enough for all: while a set-up creates a queue, the
+// others wait for it.
 task<completion_queue*> executor_state::reserve(std::uint32_t entries) {
   const auto most = static_cast<std::uint32_t>(device_->limits().max_cqe);
   if (entries > most) {

@@ -98,7 +98,7 @@ class listener final : private cm_handler,
   std::optional<error> failure_;
   bool closed_ = false;
   std::atomic_flag sent_home_;         // another thread's close() has been submitted to the executor
-  std::shared_ptr<listener> closing_;  // itself, until that close() has run there
+  std::shared_ptr<listener> closing_;  // keeps this object until that close() has run
 };
 
 listener::listener(std::shared_ptr<device> home, std::shared_ptr<domain> memory, const listen_options& options)
@@ -170,7 +170,7 @@ void listener::take(cm_id id, const cm_event& what) noexcept try {
   requests_.push_back(std::move(request));
   changed_.set();
 } catch (const std::bad_alloc&) {
-  // The id has been destroyed, so the peer is rejected.
+  // The id is destroyed here, which rejects the peer.
   set_up_statistics::count(options_.counts->accept_errors);
 }
 

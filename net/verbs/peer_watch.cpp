@@ -55,7 +55,7 @@ void peer_watch::ask(bool listens) noexcept {
 // The keep-alive is a read if writes complete without an answer, and the peer accepts reads. Otherwise it is a write,
 // because rxe refuses a repeated zero-length read if it has answered the first one and that answer was lost. For a peer
 // with a landing_place it has one byte, because some networks lose packets without payload, and because a zero-length
-// read may do harm. For any other peer it has none, and is sent only if zero-length requests reach the peer.
+// read may do harm. For any other peer it has none, and ask() does not post it if such requests are known to be lost.
 void peer_watch::fill_keep_alive() noexcept {
   const bool reads = !completes_on_answer() && may_read_;
   keep_alive_ = {};
@@ -72,7 +72,8 @@ void peer_watch::fill_keep_alive() noexcept {
 
 // Silence counts while a request waits for an answer, or this end waits for the first message, which a weft peer sends
 // at once. The device's own retries take about half of dead_peer_after, but some devices do not end them in time: rxe
-// does not count them while its packets are stuck in a network interface that cannot send, and an RNIC relies on TCP's.
+// does not count them while its packets are stuck in a network interface that cannot send, and an RNIC relies on TCP's
+// retries.
 void peer_watch::count_silence(bool awaits_message) noexcept {
   const bool asked = completes_on_answer() ? requests_.is_with_device() : keep_alive_posted_;
   const bool awaits = asked || awaits_message;  // mutant: wait for the first message

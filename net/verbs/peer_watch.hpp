@@ -35,8 +35,8 @@ class peer_watch {
   /// Looks once, and returns the reason if the peer now counts as dead. `awaits_message`: this end waits for
   /// the peer's first message.
   [[nodiscard]] std::optional<error> look(bool awaits_message) noexcept;
-  /// Posts the keep-alive if nothing was heard since the last look, nothing that awaits an answer is with the device,
-  /// and the peer can be probed; never while the link `listens`. Call it after look().
+  /// Posts the keep-alive if nothing was heard since the previous call, nothing that awaits an answer is with the
+  /// device, and the peer can be probed; never while the link `listens`. Call it after look().
   void ask(bool listens) noexcept;
   [[nodiscard]] const ibv_send_wr& keep_alive() const noexcept { return keep_alive_; }
   void keep_alive_ended() noexcept { keep_alive_posted_ = false; }
@@ -61,7 +61,7 @@ class peer_watch {
   ibv_sge keep_alive_part_{};
   bool keep_alive_posted_ = false;
   bool port_was_down_ = false;      // at the last look
-  bool active_ = false;             // the peer was heard since the last look, or start() spares it the first probe
+  bool active_ = false;             // the peer was heard since the last ask(), or start() spares it the first probe
   std::uint64_t silent_looks_ = 0;  // looks in a row at which an answer was awaited, and nothing had been heard
 };
 

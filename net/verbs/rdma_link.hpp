@@ -107,7 +107,7 @@ class rdma_link final : public net::link,
   link_life life_;
   bool native_ = false;
   bool delivers_after_end_ = false;
-  bool listens_first_;         // until the first message
+  bool listens_first_;         // requests are held back until the first message
   bool taken_over_ = false;    // completions of receives come to this link
   bool unwatched_ = false;     // there was no memory for a timer, so flushed requests are not waited for
   bool failed_alone_ = false;  // may_have_failed_alone()

@@ -40,12 +40,13 @@ class receive_sink {
 /// receive is posted again. The queue must outlive its queue pairs.
 class receive_queue final : public net::receive_queue, private completion_sink, private async_handler {
  public:
-  /// Throws weft::error: errc::not_supported if the device has no shared receive queues, or is an RNIC;
-  /// errc::invalid_argument if `depth` is beyond its limit.
+  /// Makes a queue of `depth` receives. Throws weft::error: errc::not_supported if the device has no shared receive
+  /// queues, or is an RNIC; errc::invalid_argument if `depth` is beyond the device's limit.
   static task<std::unique_ptr<net::receive_queue>> make(executor_state& shared, std::uint16_t depth);
 
   receive_queue(executor_state& shared, completion_queue& completions, std::uint16_t depth, ibv_srq* made);
-  /// A worker destroys the device's queue, or this thread if there is no memory for the job.
+  /// Has a worker destroy the device's queue; without an executor on this thread, or without memory, destroys it before
+  /// returning.
   ~receive_queue() override;
 
   [[nodiscard]] ibv_srq* get() const noexcept { return queue_; }
@@ -79,8 +80,8 @@ class receive_queue final : public net::receive_queue, private completion_sink, 
   completion_queue& completions_;
   ibv_srq* queue_;
   std::shared_ptr<async_target> target_;
-  std::vector<receive_work*> posted_;  // by slot; null: not with the device
-  std::uint64_t tag_;                  // made last of all that may throw: a constructor that throws would not detach it
+  std::vector<receive_work*> posted_;  // by slot; null: not posted
+  std::uint64_t tag_;                  // made last of all that may throw, because only the destructor detaches it
   std::vector<user> users_;            // sorted by `pair`
   std::optional<error> failure_;
 };

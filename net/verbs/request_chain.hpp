@@ -29,7 +29,7 @@ class request_chain {
     last_ = nullptr;
     return std::exchange(first_, nullptr);
   }
-  /// Takes the requests up to `end`, which is in the chain.
+  /// Takes the requests up to and including `end`, which must be in the chain.
   Request* take(Request& end) noexcept {
     if (&end == last_) last_ = nullptr;
     return std::exchange(first_, std::exchange(end.next, nullptr));

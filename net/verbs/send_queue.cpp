@@ -18,13 +18,13 @@ namespace {
 // The number of requests for which link::furnish() must not fail.
 constexpr std::size_t furnished_at_once = 8;
 
-// At least every fourth small request is signaled, and the last before a doorbell.
+// Outside of runs, at least every fourth small request is signaled, and the last before a doorbell.
 constexpr unsigned signal_every = 4;
 constexpr std::uint64_t largest_unsignaled = 4096;
 
 // A group of run elements has one completion. The queue holds several groups, so that one can be replaced while the
-// device is busy with the others. The bytes of a group are bounded, because a peer counts as dead only after the time
-// that a group may take.
+// device is busy with the others. The element that brings a group to most_bytes_in_group is its last, because a peer
+// counts as dead only after the time that a group may take.
 constexpr std::size_t largest_group = 16;
 constexpr std::size_t groups_in_queue = 8;
 constexpr std::uint64_t most_bytes_in_group = 1 << 20;
@@ -53,7 +53,7 @@ bool is_local(std::uint32_t mark) noexcept {
 //   - it refuses a bind that was done long ago, and breaks the connection;
 //   - a message or write that the peer has had already is acknowledged with the number of the last request that the
 //     peer has executed. If that request is a read or an atomic, rxe completes it too, although its answer was lost.
-// So on rxe a bind waits until no request is before it, and a read or atomic until no request of another kind is.
+// So on rxe a bind waits until no request is before it, and a read or atomic until only reads and atomics are.
 bool has_to_wait_behind(const ibv_send_wr& wr, const ibv_send_wr& before) noexcept {
   return wr.opcode == IBV_WR_BIND_MW || (asks(wr) && !asks(before));  // mutant: read on Soft-RoCE
 }
@@ -183,7 +183,7 @@ bool send_queue::has_to_signal(const ibv_send_wr& wr) const noexcept {
 }
 
 // Lists need a device on which a completion stands for the requests before it, and no request has to wait for earlier
-// ones (has_to_wait()).
+// ones (has_to_wait()). They also need memory for the ring, which is allocated here.
 bool send_queue::takes_runs() noexcept {
   const device_traits& traits = endpoint_.home().traits();
   if (!traits.completes_in_order || !traits.repeats_requests_well) return false;
@@ -194,7 +194,7 @@ bool send_queue::takes_runs() noexcept {
 // The fields that the requests of a run share, and the local key of the memory that was looked up last.
 struct send_queue::run_shape {
   ibv_wr_opcode opcode;
-  std::uint64_t inline_below;  // elements with fewer bytes go inline
+  std::uint64_t inline_below;  // elements of host memory with fewer bytes go inline
   std::size_t fabric;
   std::uint64_t tag;  // of the requests' wr_ids
   const mr::memory_record* memory = nullptr;

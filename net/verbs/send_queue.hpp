@@ -57,8 +57,8 @@ class send_queue {
 
   /// Makes room for `depth` requests and elements of runs at a time. Throws std::bad_alloc.
   void make_room(std::uint16_t depth);
-  /// Passes completions to `sink` from now on. The last call of the link's start that may throw, because only closing
-  /// undoes it. Throws like completion_queue::attach().
+  /// Passes completions to `sink` from now on. Must be the last call of the link's start that may throw, because only
+  /// closing undoes it. Throws like completion_queue::attach().
   void attach(completion_sink& sink) { tag_ = endpoint_.queue().attach(sink); }
   [[nodiscard]] std::uint64_t tag() const noexcept { return tag_; }
 
@@ -75,8 +75,8 @@ class send_queue {
   void post_own(ibv_send_wr& wr, std::uint16_t mark) noexcept;
   /// Puts a request of the link's own, which must be signaled, ahead of all requests that were not handed over.
   void post_own_first(ibv_send_wr& wr, std::uint16_t mark) noexcept;
-  /// Gives a place in the order to a request that another call than ibv_post_send(3) hands over. Once the device has
-  /// taken the request, call handed_over_own().
+  /// Gives a place in the order to a request that is handed over by a call other than ibv_post_send(3). When the device
+  /// has taken the request, call handed_over_own().
   void enter_own(std::uint16_t mark) noexcept { enter({.mark = mark}); }
   void handed_over_own() noexcept { ++with_device_; }
   /// Takes a request of the link's own back. False if the device has it already, or break_off() has dropped it.
@@ -92,7 +92,7 @@ class send_queue {
   void break_off() noexcept { chained_.take(); }
   /// Stops expecting completions from the device.
   void give_up() noexcept { with_device_ = 0; }
-  /// Completes all that was posted, after break_off().
+  /// Completes all that was posted, as flushed unless the request had ended out of order. Call it after break_off().
   void flush() noexcept;
 
   /// Whether everything posted has completed.

@@ -119,7 +119,7 @@ bool has_to_find_out(const device& home, const set_up_options& options, std::spa
 }
 
 // Whether a peer without a landing_place can be probed by zero-length requests, and the outcome of the request that
-// find_out() has sent: `answered` if it knew without one.
+// find_out() has sent: `answered` also if it sent none, because it knew from earlier set-ups.
 struct finding {
   bool asks_with_nothing = false;
   endpoint::sign_of_life asked_here = endpoint::sign_of_life::answered;
@@ -187,12 +187,12 @@ namespace {
 error real_reason(const error& why, stop_token stop) {
   // A step on a worker does not notice the stop, but may fail because of its effect on the peer.
   if (stop.stop_requested()) return why.with_code(errc::canceled);
-  // EINVAL: the kernel has forgotten the id, because the peer has withdrawn its request.
+  // EINVAL is taken for a sign that the kernel has forgotten the id, because the peer has withdrawn its request.
   if (why.code() == std::error_code(EINVAL, std::system_category())) return why.with_code(errc::peer_vanished);
   return why;
 }
 
-// Steps for apart(), which may outlive the waiting frame. So each owns the endpoint while it runs, and then yields it.
+// Steps for apart(). They may outlive the waiting frame, so each owns the endpoint while it runs, and then yields it.
 
 // Must not use the views in the options, whose memory may have been freed.
 task<guarded_endpoint> make_pair(guarded_endpoint self, set_up_options options) {
@@ -255,7 +255,7 @@ task<new_link> connect_step_by_step(const socket_address* source, std::shared_pt
   if (has_to_find_out(*home, options, peer_data)) {
     const duration patience = std::min(saturated(options.dead_peer_after) / 2, patience_of_connects);
     const finding what = co_await find_out(*self.operator->(), peer, patience, options.deadline);
-    if (what.asked_here == endpoint::sign_of_life::lost) {  // the next attempt needs the receives
+    if (what.asked_here == endpoint::sign_of_life::lost) {  // await the end: the next attempt posts the same receives
       co_await weft::detail::apart(destroy_endpoint(self.take()));
       co_return new_link(nullptr, {});
     }

@@ -18,7 +18,8 @@ namespace weft::net::verbs {
 
 /// Opens an RDMA device through rdma-core: an InfiniBand, RoCE or iWARP adapter. `device_name` is its name or one
 /// of its IP addresses; empty: the first device that is ready. Throws weft::error: errc::not_supported if there is no
-/// such device, or it has no reliable connections; the system's error if it cannot be opened.
+/// such device that can be opened, or it has no reliable connections; the system's error if a device that was given by
+/// name cannot be opened.
 [[nodiscard]] std::unique_ptr<net::transport> open_transport(std::string_view device_name,
                                                              const verbs_options& options = {});
 

@@ -75,7 +75,7 @@ task<> window_binder::make_window(bound_window& window, std::span<std::byte> mem
   co_await weft::detail::offload_for_resources(work);
 }
 
-// Lives while a coroutine waits for a binding.
+// Lives while a coroutine waits for the request of a binding.
 class window_binder::binding_wait {
  public:
   binding_wait(window_binder& all, binding& item) noexcept : all_(all), item_(item) {
@@ -223,7 +223,7 @@ void window_binder::post_binding(binding& item) noexcept {
 }
 
 // Takes the request back, because it names the window, which is destroyed with the waiting coroutine. If the device has
-// the request already, it fails there, and ends the link.
+// the request already, the request may fail there, which ends the link.
 void window_binder::withdraw(binding& item) noexcept {
   if (!requests_.withdraw_own(item.wr, mark_of(item))) return;
   binding_ended(item, false);
@@ -239,8 +239,8 @@ void window_binder::binding_ended(binding& item, bool done) noexcept {
   item.ended.set();
 }
 
-// Has the window invalidated, or else deallocated. Works even while the link leaves, because the window stays bound
-// until a worker has deallocated it, and the owner is about to release the memory.
+// Has the window invalidated, unless the peer has done so, or else deallocated. Works even while the link leaves,
+// because the window stays bound until a worker has deallocated it, and the owner is about to release the memory.
 void window_binder::revoke(std::uint64_t key, revocation& who) noexcept {
   const auto number = static_cast<std::uint32_t>(key);
   bound_windows& all = endpoint_.windows();
@@ -290,7 +290,7 @@ void window_binder::invalidate(binding& item) noexcept {
   requests_.post_own_first(item.wr, mark_of(item));
 }
 
-// If the device has not invalidated the window, a worker deallocates it.
+// Keeps the invalidated window for the next exposure. If it was not invalidated, or cannot be kept, has it deallocated.
 void window_binder::invalidation_ended(binding& item, bool done) noexcept {
   bound_window& window = *std::exchange(item.invalidated, nullptr);
   revocation& who = *std::exchange(item.who, nullptr);

@@ -17,7 +17,8 @@
 namespace weft::net::verbs {
 
 /// How long posted requests may take to end by themselves after the peer has left, and again after the queue pair has
-/// moved to ERR. Then the queue pair is destroyed, which ends them in any case. A stop waits as long for a bind.
+/// moved to ERR. Then the queue pair is destroyed, which ends them in any case. A stopped expose() waits as long for
+/// its bind.
 inline constexpr auto linger_time = std::chrono::milliseconds(1000);
 
 /// Exposes memory to a link's peer, through windows that requests of the link bind and invalidate.

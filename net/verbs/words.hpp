@@ -14,8 +14,8 @@ namespace weft::net::verbs {
 /// device files are missing, as in a container that was not given them.
 [[nodiscard]] std::string words_for_no_device(const std::string& of_kernel = "/sys/class/infiniband");
 
-/// Advice about a device that exists but could not be opened, by the errno of ibv_open_device(3); empty if there is
-/// none. `file`: the name of its file in /dev/infiniband.
+/// Advice about a device that exists but could not be opened, by the errno of ibv_open_device(3); empty if weft has no
+/// advice for it. `file`: the name of the device's file in /dev/infiniband.
 [[nodiscard]] std::string advice_for_opening(int number, const std::string& file);
 
 /// The error of a set-up step that got this event, which reports a failure or is not the expected one.

@@ -143,7 +143,8 @@ class asio_call final : public asio_call_base {
   using allocator_traits = std::allocator_traits<allocator>;
 
  public:
-  /// Moves handler and operation once each, because moves of operations and of Asio's coroutines are not cheap.
+  /// Makes a call in memory of the handler's allocator. Moves handler and operation once each, because moves of
+  /// operations and of Asio's coroutines are not cheap.
   template <class GivenHandler>
   static asio_call& make(std::shared_ptr<asio_loop> loop, GivenHandler&& handler, Given&& operation) {
     allocator memory(asio::get_associated_allocator(handler));

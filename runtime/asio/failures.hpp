@@ -10,7 +10,8 @@
 
 namespace weft::detail {
 
-/// The code that Asio's users compare with: a stop is asio::error::operation_aborted there.
+/// Converts a code to the one that Asio's users compare with, or back: errc::canceled is
+/// asio::error::operation_aborted in Asio.
 inline std::error_code to_asio(const std::error_code& code) noexcept {
   return code == make_error_code(errc::canceled) ? as_std_code(asio::error::operation_aborted) : code;
 }

@@ -85,7 +85,7 @@ class asio_call_base : protected root_observer {
   asio_call_base(const asio_call_base&) = delete;
   asio_call_base& operator=(const asio_call_base&) = delete;
 
-  /// Starts the operation. Called once, on the io_context's thread.
+  /// Starts the operation, or abandons it if the host is being destroyed. Called once, on the io_context's thread.
   void start() noexcept;
   /// Destroys the call without calling its handler: instead of start(), or for a failure that the handler cannot take.
   virtual void abandon() noexcept = 0;
@@ -105,7 +105,7 @@ class asio_call_base : protected root_observer {
 
   /// Starts the coroutine of the operation, or one that awaits it. May throw if memory is short.
   virtual void start_task(executor_core& where, stop_token token) = 0;
-  /// On the executor: keeps the failure, if there is one, and destroys the operation.
+  /// Keeps the result or the failure, and destroys the operation. Called on the executor's thread.
   virtual void operation_ended(std::exception_ptr failure) noexcept = 0;
   /// Destroys itself and passes the result to the handler: at once where the handler's executor allows that, or
   /// (`later`) through its queue. Throws what the handler throws, and a failure that the handler cannot be given.
@@ -116,7 +116,7 @@ class asio_call_base : protected root_observer {
   void end(std::exception_ptr failure) noexcept;
 
   std::shared_ptr<asio_loop> loop_;
-  asio_wave* wave_ = nullptr;               // from start() on
+  asio_wave* wave_ = nullptr;               // from start() until the operation ends
   std::optional<linked_stop_source> stop_;  // from start() to the end, for a call that may be stopped alone
   bool stops_alone_ = false;
   bool stopped_early_ = false;      // request_stop() came before start()
@@ -165,8 +165,8 @@ class asio_loop final : public std::enable_shared_from_this<asio_loop>, private 
     }
   }
 
-  /// Stops all tasks, waits for their end, and leaves the io_context. On another thread it ends the program if there is
-  /// work left, because tasks cannot run there.
+  /// Stops all tasks, waits for their end, and leaves the io_context. Ends the program inside a task, and on another
+  /// thread if there is work left, because tasks cannot run there.
   void finish() noexcept;
   /// Whether finish() has begun: the io_context does not run then, so tasks must not wait for its handlers.
   [[nodiscard]] bool finishing() const noexcept { return finishing_; }

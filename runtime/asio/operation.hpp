@@ -35,7 +35,7 @@ class asio_rendezvous final : private remote_work {
     if (state_.exchange(state::answered, std::memory_order_acq_rel) == state::waiting) return home_.submit(*this);
     delete this;
   }
-  /// Called on the executor if the waiter leaves before the answer.
+  /// Lets the waiter leave before the answer has reached it. Called on the executor.
   void forsake() noexcept {
     waiter_ = nullptr;
     state_.exchange(state::forsaken, std::memory_order_acq_rel);
@@ -125,10 +125,11 @@ class asio_wait : public operation_base {
     if (meeting_ != nullptr) std::exchange(meeting_, nullptr)->forsake();
   }
 
-  asio_rendezvous<Values...>* meeting_ = nullptr;  // null once the handler or the waiter has left
+  asio_rendezvous<Values...>* meeting_ = nullptr;  // null before begin(), and after arrived() or forsake()
 };
 
-/// Turns a handler's arguments into the task's result; throws a leading error_code or exception_ptr that is not null.
+/// Turns a handler's arguments into the task's result. Throws a leading error_code that reports a failure, and a
+/// leading exception_ptr that is not null.
 template <class First, class... Rest>
 auto asio_result(std::tuple<First, Rest...>&& values) {
   if constexpr (std::is_same_v<First, asio_code>) {

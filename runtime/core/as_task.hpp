@@ -70,8 +70,8 @@ template <class Function, class... Arguments>
 concept makes_task =
     std::is_invocable_v<Function, Arguments...> && is_task<std::invoke_result_t<Function, Arguments...>>;
 
-/// Awaits the task that `function(arguments...)` makes. Keeps both until it ends, because the coroutine refers to its
-/// lambda's closure, and to arguments that it takes by reference.
+/// Awaits the task that `function(arguments...)` makes. Keeps the function and the arguments until the task ends,
+/// because the task's coroutine refers to its lambda's closure, and to arguments that it takes by reference.
 template <class Function, class... Arguments>
 std::invoke_result_t<Function&, Arguments...> await_call(Function function, Arguments... arguments) {
   using value = typename std::invoke_result_t<Function&, Arguments...>::value_type;

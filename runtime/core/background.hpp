@@ -6,11 +6,11 @@
 
 namespace weft {
 
-/// Runs `work` beside everything else on `home`, the executor of this thread; errc::wrong_thread on any other.
-/// executor::run() returns only after the work has ended. The work must not throw. Dumps and traces show `name`, which
-/// is a string literal or null.
+/// Runs `work` beside everything else on `home`, which must be the executor of this thread: else errc::wrong_thread.
+/// Throws std::bad_alloc if memory is short. executor::run() returns only after the work has ended. The work must not
+/// throw. Dumps and traces show `name`, which is a string literal or null.
 void run_in_background(executor_core& home, task<> work, const char* name = nullptr);
-/// Starts work that was allocated beforehand, so that the call allocates nothing.
+/// The same for work that was allocated beforehand, so that the call allocates nothing.
 void run_in_background(executor_core& home, detail::root_handle<void> work, const char* name = nullptr);
 
 }  // namespace weft

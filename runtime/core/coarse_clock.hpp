@@ -12,13 +12,13 @@ class coarse_clock {
 
   [[nodiscard]] clock& source() const noexcept { return *source_; }
   [[nodiscard]] time_point now() const noexcept { return source_->now(); }
-  /// When it was last read.
+  /// The time that the last read() or peek() has found.
   [[nodiscard]] time_point recent() const noexcept { return recent_; }
   time_point read() noexcept {
     fresh_ = true;
     return recent_ = now();
   }
-  /// Reads the clock for recent() alone: read_once() reads it again.
+  /// Reads the clock for recent() alone: read_once() does not count this as a read.
   time_point peek() noexcept { return recent_ = now(); }
   /// read(), unless it was read since the last grow_old().
   time_point read_once() noexcept { return fresh_ ? recent_ : read(); }

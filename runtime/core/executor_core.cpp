@@ -101,7 +101,7 @@ class executor_core::dump_watch final : public detail::shared_signal, private de
 
 namespace {
 
-// Makes the loop time the tasks of a turn.
+// Has a turn_watch measure the time of each task that the loop resumes while this object lives.
 class watching {
  public:
   watching(detail::turn_watch*& current, detail::turn_watch& watch) noexcept : current_(current) { current = &watch; }
@@ -199,7 +199,7 @@ void executor_core::check_thread(const char* what) const {
 }
 
 // Flattened, because most turns resume one task, and would spend their time on entering and leaving functions. The
-// loops are kept out of line, so that the rest has enough registers.
+// functions with loops are kept out of line, so that the rest has enough registers.
 [[gnu::flatten]] void executor_core::run_until(const bool& done) {
   if (is_over(done)) return;
   for (;;) {

@@ -131,12 +131,14 @@ class executor_core {
 
   // Work from other threads.
 
-  /// From any thread: queues `work` to run on this executor.
+  /// From any thread: queues `work`, which runs in a coming turn, or at the latest in the executor's destructor, on the
+  /// thread that destroys the executor.
   void submit(detail::remote_work& work) noexcept;
   /// submit(), unless the executor has ended: then false, and `work` is not touched. Accepted work runs, at the latest
   /// at the executor's end, when has_ended() is true.
   [[nodiscard]] bool submit_unless_ended(detail::remote_work& work) noexcept;
-  /// From any thread: whether run() has returned, or is about to, and has not been called again.
+  /// From any thread: whether run() has returned, or is about to, and has not been called again. True also in the
+  /// executor's destructor.
   [[nodiscard]] bool has_ended() const noexcept { return mail_.is_closed(); }
   /// See executor::post(). Allocates: for work that recurs, derive from detail::remote_work and use submit().
   template <std::invocable Function>
@@ -216,10 +218,11 @@ class executor_core {
 
   // The loop of another library drives this executor, on one thread, instead of run(): see asio_host.
 
-  /// Serves the executor for a bounded number of turns. Call it again once the driver's wait_fd() is readable or the
-  /// returned time has passed; zero: as soon as other handlers of that loop have run; empty: no limit. Ends early,
-  /// usually before it asks the kernel for news, once a task has set `interrupted`: that loop then has work whose
-  /// outcome is to be served together with the rest. errc::wrong_thread on any thread but the first that called it.
+  /// Serves the executor for a bounded number of turns. Call it again when the driver's wait_fd() is readable,
+  /// outer_loop::wake() was called, or the returned time has passed; zero: as soon as other handlers of that loop have
+  /// run; empty: no limit. If a task has set `interrupted`, ends early, usually before it asks the kernel for news:
+  /// that loop then has work whose outcome is to be served together with the rest. errc::wrong_thread on any thread but
+  /// the first that called step() or run().
   [[nodiscard]] std::optional<duration> step(const bool& interrupted);
   /// step() without interruption.
   [[nodiscard]] std::optional<duration> step() {
@@ -228,7 +231,7 @@ class executor_core {
   }
   /// Whether step() has anything to serve: a task that has not ended, or a held_open object.
   [[nodiscard]] bool has_work() const noexcept { return roots_ != nullptr || held_open_ != 0; }
-  /// Whether there is work to do at once. Call it on the executor's thread, or while that is known to rest.
+  /// Whether there is work to do at once. Call it on the executor's thread, or while the executor is known to rest.
   [[nodiscard]] bool work_waits() const noexcept { return !ready_.empty() || !late_.empty() || !mail_.empty(); }
   /// Calls `function` as a task of this executor would, from its thread but outside of its turns.
   template <std::invocable Function>
@@ -281,7 +284,7 @@ class executor_core {
   }
   void wake() noexcept;
 
-  // Makes an executor current on this thread while it lives.
+  // Makes an executor current on this thread while this object lives.
   class entered {
    public:
     explicit entered(executor_core* self) noexcept : before_(current_) { current_ = self; }
@@ -365,8 +368,8 @@ class executor_core {
   detail::root_task* roots_ = nullptr;      // all root tasks that run, youngest first
   std::unique_ptr<dump_watch> dump_watch_;  // only with dump_on_signal
 
-  // true: the owner is about to wait in the kernel, and the thread that sets it to false must wake the driver. The
-  // owner publishes true before its last look at the mailbox; a sender pushes before it looks here.
+  // true: the owner is about to wait in the kernel, and the thread whose wake() sets it to false wakes outer_ or the
+  // driver. The owner publishes true before its last look at the mailbox; a sender pushes before it looks here.
   std::atomic<bool> sleeping_{false};
   std::atomic<outer_loop*> outer_{nullptr};  // if not null, woken instead of the driver
   const detail::birthplace birthplace_;

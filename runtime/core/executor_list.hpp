@@ -17,7 +17,7 @@ namespace detail {
 /// the list in a core dump. Intrusive. In a child of fork(2) the list has the parent's executors as well.
 class listed_executor final : public attachment {
  public:
-  /// Throws std::bad_alloc.
+  /// Adds an executor to the list. Throws std::bad_alloc.
   explicit listed_executor(executor_core& who);
   ~listed_executor() override;
   listed_executor(const listed_executor&) = delete;
@@ -26,7 +26,8 @@ class listed_executor final : public attachment {
   /// The key for executor_core::attach().
   static constexpr char key = 0;
 
-  /// Calls `function(executor)` for each executor made in this process; none of them is destroyed meanwhile.
+  /// Calls `function(executor)` for each executor made in this process; none of them is destroyed meanwhile. The
+  /// function must not make or destroy an executor, because the list is locked.
   template <class Function>
   static void for_each(Function function) {
     const pid_t process = ::getpid();

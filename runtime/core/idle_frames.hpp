@@ -19,7 +19,7 @@ class idle_frames {
   [[nodiscard]] static bool are_many() noexcept { return frames_of_thread.room < room_of_few && keeps_too_many(); }
   static void give_back() noexcept { give_back_frames(frame_bytes_kept_when_idle); }
 
-  /// Called when the executor has slept with many frames.
+  /// Gives frames back after a long sleep, or after many sleeps. Called when the executor has slept with many frames.
   void slept(duration time) noexcept {
     constexpr unsigned most_sleeps = 4096;
     if (time >= period || ++sleeps_ % most_sleeps == 0) give_back();

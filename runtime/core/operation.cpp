@@ -13,7 +13,8 @@ void stop_source::stop_first_chain() noexcept {
   if (detail::operation_base* const waited = first.stoppable()) waited->stop();
 }
 
-// Tasks may outlive the source of their token as long as they do not wait.
+// Lets go of the tasks that have a token of the source. Ends the program if one of them waits for an operation that a
+// stop of the source would end.
 [[gnu::cold]] void stop_source::let_chains_go() noexcept {
   while (chains_ != nullptr) {
     auto& first = static_cast<detail::promise_base&>(*chains_);

@@ -85,7 +85,7 @@ class operation_base {
     return true;
   }
 
-  /// Resumes the waiter in a coming turn. Called once.
+  /// Ends the operation: the waiter is resumed in a coming batch. Called once.
   void finish() noexcept { home_->ready(conclude()); }
   /// Like finish(), but at the end of a coroutine without a parent: see executor_core::ready_next().
   void finish_next() noexcept { home_->ready_next(conclude()); }

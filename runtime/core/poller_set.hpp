@@ -41,10 +41,10 @@ class poller_set {
   [[nodiscard]] bool may_lose_events() const noexcept { return forgetful_ != 0; }
 
   void add(poller& source, system_calls& calls);
-  /// Ends the program if `source` is not here.
+  /// Stops watching the poller, and removes it. Ends the program if `source` is not here.
   void remove(poller& source, event_driver& driver) noexcept;
 
-  /// Polls all of them; returns how many waiters they have resumed.
+  /// Polls all of them; returns how many completions they have handled.
   [[gnu::noinline]] std::size_t poll() noexcept {
     constexpr std::size_t batch = 64;
     std::size_t resumed = 0;

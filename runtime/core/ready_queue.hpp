@@ -73,7 +73,7 @@ class ready_queue {
   promise_base** end_ = &first_;  // where the next one is linked
   std::uint64_t pushed_ = 0;
   std::uint64_t popped_ = 0;
-  unsigned at_once_ = 0;  // operations that have completed without suspending
+  unsigned at_once_ = 0;  // how often may_go_on() was called
   std::optional<std::uint64_t> random_;
 };
 

@@ -58,7 +58,7 @@ class remote_call_base : private remote_work {
   std::exception_ptr failure_;
 };
 
-/// A task that runs on another executor, and its result: the base of run_on() and sync_wait().
+/// A task that runs on another executor, and its result: for run_on() and sync_wait().
 ///
 /// It must not be moved or destroyed between start() and the call of call_ended().
 template <class T>

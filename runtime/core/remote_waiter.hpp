@@ -37,7 +37,7 @@ class remote_waiters {
   [[nodiscard]] bool empty() const noexcept { return items_.empty(); }
 
   void push(remote_waiter& item) noexcept { items_.push_back(item); }
-  /// Removes `item`; false if another thread has removed it, and wakes it.
+  /// Removes `item`. False if it was removed already, by a thread that will wake it.
   [[nodiscard]] bool remove(remote_waiter& item) noexcept {
     if (!items_.contains(item)) return false;
     items_.remove(item);

@@ -21,7 +21,8 @@ class remote_work {
 
  protected:
   ~remote_work() = default;
-  /// Called on the executor's thread, once for each submit() that is not withdrawn.
+  /// Called once for each submit() that is not withdrawn: on the executor's thread, or in the executor's destructor, on
+  /// the thread that destroys the executor.
   virtual void run_on_executor() noexcept = 0;
 
  private:

@@ -27,7 +27,7 @@ class root_observer {
   /// Called on the executor's thread once a task has ended, and its frame is gone.
   virtual void ended() noexcept = 0;
   /// Called instead of ended() if the task has failed. A task that ends with errc::canceled after its own
-  /// request_stop() has not. `task` and `origin` are the task's name and place.
+  /// request_stop() has not failed. `task` is the task's name, or null; `origin`, its place in the source.
   virtual void failed(std::exception_ptr failure, const char* task, std::source_location origin) noexcept = 0;
 
   /// For dumps and reports: the coroutine whose scope this is, or null, and the scope's name.

@@ -134,9 +134,9 @@ class root_task : private stop_callback {
   root_waiter* waiter_ = nullptr;
   std::source_location origin_;
   std::exception_ptr failure_;
-  stop_source stop_;            // of start_below()
+  stop_source stop_;            // of the token that start_below() gives the task
   bool wanted_ = true;          // a handle may still ask for the result
-  bool stopped_alone_ = false;  // by request_stop()
+  bool stopped_alone_ = false;  // request_stop() was called
 };
 
 /// Waits for the end of a spawned task. A stop ends the wait, and does not stop the task.
@@ -162,7 +162,7 @@ class root_waiter : public operation_base {
 
  private:
   friend class root_task;
-  // Called at the end of the task.
+  // Ends the wait. Called at the end of the task.
   void wake() noexcept {
     root_.set_waiter(nullptr);
     finish_next();
@@ -188,7 +188,7 @@ class root_waiter : public operation_base {
 template <class T>
 class root_of final : public root_task {
  public:
-  /// errc::invalid_argument for a task that is empty.
+  /// Takes the task's coroutine. Throws errc::invalid_argument if the task is empty.
   explicit root_of(task<T> body) : root_of(body.release()) {}
 
   /// Returns the task's value or throws its exception. Call once, after the end.

@@ -9,8 +9,8 @@
 
 namespace weft::detail {
 
-/// Remembers the thread that uses an object made for one thread, so that use on another thread is an error instead of a
-/// corruption. All functions may be called from any thread.
+/// Remembers the thread that last used an object that is meant for one thread, so that check() can refuse a use on
+/// another thread before it corrupts the object. All functions may be called from any thread.
 class shared_on_one_thread {
  public:
   /// Notes that this thread uses the object from now on.
@@ -20,7 +20,7 @@ class shared_on_one_thread {
     check(in_use, what);
     enter();
   }
-  /// Throws errc::wrong_thread if the object is `in_use` on another thread.
+  /// Throws errc::wrong_thread if `in_use` is true and the last call of enter() was on another thread.
   void check(bool in_use, const char* what) const {
     const std::uint64_t user = in_use ? thread_.load(std::memory_order_relaxed) : 0;
     if (user != 0 && user != this_thread_number()) [[unlikely]]
@@ -28,7 +28,7 @@ class shared_on_one_thread {
   }
 
  private:
-  std::atomic<std::uint64_t> thread_{0};  // the number of the last thread that called enter(); 0 before that
+  std::atomic<std::uint64_t> thread_{0};  // the number of the last thread that called enter(); 0 before the first call
 };
 
 }  // namespace weft::detail

@@ -54,7 +54,7 @@ shared_signal::~shared_signal() {
   const std::lock_guard lock(signals_mutex);
   signal_users& users = users_of(signal_);
   if (--users.count != 0 || users.was_blocked) return;
-  while (try_read()) {  // a signal that came too late for came() could end the program when it is unblocked
+  while (try_read()) {  // drops pending signals: once unblocked, they could end the program
   }
   const sigset_t mask = mask_of(signal_);
   ::pthread_sigmask(SIG_UNBLOCK, &mask, nullptr);

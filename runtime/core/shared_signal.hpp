@@ -8,9 +8,9 @@
 
 namespace weft::detail {
 
-/// Waits for a signal that executors read, so that the signal does not end the program. The constructor blocks the
-/// signal in the calling thread. The destructor of the last shared_signal for that signal unblocks it in the calling
-/// thread, unless the signal had been blocked before the first was made.
+/// Reads a signal through an executor's event driver, so that the signal calls came() instead of ending the program.
+/// The constructor blocks the signal in the calling thread. The destructor of the last shared_signal for that signal
+/// unblocks it in the calling thread, unless the thread that made the first one had blocked the signal before.
 class shared_signal : private io_operation {
  public:
   explicit shared_signal(int signal);
@@ -25,7 +25,7 @@ class shared_signal : private io_operation {
 
  protected:
   ~shared_signal();
-  /// Called when the signal has come and no other executor has read it.
+  /// Called on the executor when this object has read the signal; of several objects for a signal, only one reads it.
   virtual void came() noexcept = 0;
 
  private:

@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::size_t batch = 32;
 
-// Records that threads have given up, and a list of all blocks, through which leak checkers find them.
+// The free records that threads have given up, and a list of all blocks, through which leak checkers find all records.
 struct shared_records {
   struct block {
     handle_record records[batch];
@@ -38,7 +38,8 @@ void give_up(std::size_t keep) noexcept {
   }
 }
 
-// Gives up a thread's records at its end. Constructed when the thread first has no free record, or too many.
+// Gives up a thread's free records at the thread's end. Constructed when the thread first has no free record, or too
+// many.
 struct at_thread_exit {
   at_thread_exit() noexcept = default;
   at_thread_exit(const at_thread_exit&) = delete;

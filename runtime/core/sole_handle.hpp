@@ -17,7 +17,7 @@ namespace weft::detail {
 /// record after a bitwise copy of the handle was destroyed.
 struct handle_record {
   std::atomic<std::uint64_t> life{0};  // how many handles that used this record have ended
-  handle_record* next = nullptr;       // in a list of free records
+  handle_record* next = nullptr;       // the next record in a list of free ones; unused while a handle has this one
 };
 
 /// A few free records of a thread.
@@ -27,8 +27,8 @@ struct free_records {
 };
 extern constinit thread_local free_records free_records_here;
 
-/// Tells whether a bitwise copy of a handle has ended. The mark is a member of the handle: it moves with the handle,
-/// and ends with it. After one of two bitwise copies has ended, the other counts as ended, too.
+/// Detects that a bitwise copy of a handle has ended. The mark is a member of the handle: it moves with the handle, and
+/// ends with it. After one of two bitwise copies has ended, the other counts as ended, too.
 class handle_mark {
  public:
   /// The mark of an empty handle.
@@ -90,8 +90,9 @@ struct handle_words {
 };
 
 /// The pointer, raw or smart, of a handle that must be the only one of its resource; null if the handle is empty.
-/// held(), the operators * and ->, take() and the destructor end the program if a bitwise copy has ended. A raw pointer
-/// is not owned: before the handle ends, take() the pointer and release its object.
+/// held(), the operators * and ->, take(), a move assignment to the handle and its destructor end the program if a
+/// bitwise copy has ended. A raw pointer is not owned: before the handle ends or is assigned to, take() the pointer and
+/// release its object.
 template <class Pointer, handle_words Words>
 class sole_handle {
  public:

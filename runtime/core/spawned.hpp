@@ -32,11 +32,12 @@ class spawned_wait final : public root_waiter {
 ///
 /// when_any() and its like await an lvalue of this type in place, so the handle can be awaited again.
 ///
-/// Await it on the scope's executor (else errc::wrong_thread), in one task at a time (else errc::busy). That task must
-/// keep the handle meanwhile. The handle yields the result once. A stop of the waiting task ends the wait with
+/// Await the handle on the scope's executor, in one task at a time. While the task runs, a violation is
+/// errc::wrong_thread or errc::busy; after its end, use on another thread goes unnoticed. Destroying the handle while a
+/// task waits for it ends the program. The handle yields the result once. A stop of the waiting task ends the wait with
 /// errc::canceled and does not affect the awaited task, which may be awaited again. The handle may outlive its scope,
 /// and then yields the result all the same. Taking a result again, or using an empty handle, is errc::invalid_argument.
-/// Allocates nothing.
+/// Awaiting allocates nothing.
 template <class T = void>
 class spawned {
  public:
@@ -46,11 +47,12 @@ class spawned {
   explicit operator bool() const noexcept { return static_cast<bool>(root_); }
   /// Whether the task has ended, so waiting for it does not suspend.
   [[nodiscard]] bool ended() const { return root().ended(); }
-  /// The result of a task that has ended, without waiting. Either take() or co_await yields it, once.
+  /// Returns the result of a task that has ended, or throws its failure, without waiting; errc::invalid_argument before
+  /// the end. Either take() or co_await yields the result, once.
   T take() { return root().take(); }
   /// Asks this task alone to stop; the others of its scope go on. If it then ends with errc::canceled, its scope does
   /// not count that as a failure, but a task that awaits the handle gets it. Does nothing once the task has ended.
-  /// errc::wrong_thread on any executor but the task's.
+  /// errc::wrong_thread unless the task's executor makes the call.
   void request_stop() const { root().request_stop(); }
 
   /// Waits for the task's end, and yields its result or throws its failure.

@@ -9,15 +9,16 @@
 namespace weft::detail {
 
 /// How long an executor under poll_policy::adaptive spins for completions before it sleeps: twice as long as recent
-/// completions took to come, within bounds, because a short spin costs less than the sleep that it saves. After several
-/// spins in vain, the executor sleeps at once for a while: if both sides of a connection share a core, or a container
-/// has only one, the peer cannot answer while this side spins.
+/// completions took to come, within bounds, because a short spin costs less than the sleep that it saves. If they took
+/// longer than the longest spin, the executor sleeps at once. It also does so for a while after several spins in vain:
+/// if both sides of a connection share a core, or a container has only one, the peer cannot answer while this side
+/// spins.
 class spin_window {
  public:
   explicit spin_window(duration longest) noexcept : longest_(longest), typical_gap_(longest / 2) {}
 
   [[nodiscard]] duration longest() const noexcept { return longest_; }
-  /// How long to spin next; zero means to sleep at once.
+  /// Returns how long to spin next; zero means to sleep at once. Call once for each wait: it counts a rest down.
   [[nodiscard]] duration next() noexcept {
     if (sleeps_left_ != 0) {
       --sleeps_left_;
@@ -46,19 +47,20 @@ class spin_window {
  private:
   static constexpr unsigned most_in_vain = 4;
   static constexpr unsigned shortest_rest = 64;
-  static constexpr unsigned longest_rest = 1024;  // sleeps, which take milliseconds under load; then it spins again
+  static constexpr unsigned longest_rest = 1024;  // in sleeps, which take milliseconds under load
 
-  // A long sleep says only that the gap is long: cap it, so that a burst after a quiet hour is noticed soon.
+  // Caps the gap, because a long sleep says only that the gap is long; so a burst after a quiet hour is noticed soon.
   void learn(duration gap) noexcept { typical_gap_ += (std::min(gap, 4 * longest_) - typical_gap_) / 8; }
 
   duration longest_;
-  duration typical_gap_;  // a moving average
+  duration typical_gap_;  // a moving average of the gaps, each counted as at most 4 * longest_
   unsigned in_vain_ = 0;  // spins in vain in a row, at most most_in_vain - 1
   unsigned rest_ = shortest_rest;
   unsigned sleeps_left_ = 0;  // sleeps that are left of the current rest
 };
 
-/// The time in which an executor that another loop drives has nothing to do; at first it spins.
+/// The time in which an executor that another loop drives has nothing to do. The executor may spin at first, for as
+/// long as the spin_window says.
 class idle_gap {
  public:
   /// Called when there is nothing to do. Returns whether to look again at once.
@@ -73,7 +75,7 @@ class idle_gap {
     return false;
   }
   [[nodiscard]] bool has_begun() const noexcept { return since_.has_value(); }
-  /// Called when something has come. `slept` says whether the executor slept meanwhile.
+  /// Call when something has come and has_begun() is true. `slept` says whether the executor slept meanwhile.
   void end(time_point now, bool slept, spin_window& window) noexcept {
     const duration gap = now - *since_;
     slept ? window.slept(gap) : window.found_after(gap);
@@ -81,8 +83,8 @@ class idle_gap {
   }
 
  private:
-  std::optional<time_point> since_;
-  duration spin_{};  // how long the executor spins from since_ on
+  std::optional<time_point> since_;  // when spins_on() first found nothing to do; empty after end()
+  duration spin_{};                  // how long the executor spins from since_ on; zero once it spins no more
 };
 
 }  // namespace weft::detail

@@ -5,8 +5,8 @@
 
 namespace weft::detail {
 
-/// Keeps stops from the coroutine while this object lives: for waits that must end by themselves, such as the wait for
-/// a transport to finish. `stop_shield shield(co_await current_promise());`
+/// Keeps stops from the coroutine, and from those that it awaits, while this object lives: for waits that must end by
+/// themselves, such as the wait for a transport to finish. `stop_shield shield(co_await current_promise());`
 class stop_shield {
  public:
   explicit stop_shield(promise_base& self) noexcept : self_(self), outer_(self.get_stop_token()) {

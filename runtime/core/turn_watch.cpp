@@ -40,7 +40,7 @@ void turn_watch::resume(promise_base& item) noexcept {
   worst_task_ = names;
 }
 
-// Nothing throws: the format is a correct constant, and nothing is allocated.
+// format_to_n() does not throw: the format is a correct constant, and the text has its memory already.
 // NOLINTNEXTLINE(bugprone-exception-escape)
 void turn_watch::tell() const noexcept {
   stalls_.add(1);

@@ -13,14 +13,15 @@ namespace weft::detail {
 class turn_watch {
  public:
   /// Begins to time a turn. The destructor reports the turn, and counts it in `stalls`, if it took longer than `limit`,
-  /// unless that is zero.
+  /// unless `limit` is zero.
   turn_watch(clock& time, duration limit, live_number& stalls) noexcept
       : clock_(time), limit_(limit), stalls_(stalls), start_(time.now()) {}
   turn_watch(const turn_watch&) = delete;
   turn_watch& operator=(const turn_watch&) = delete;
   ~turn_watch();
 
-  /// Resumes `item` and times it. Not inlined, because the loop would keep stack space for it in every turn.
+  /// Resumes `item`, times it, and tells the trace if there is one. Not inlined, because otherwise every turn of the
+  /// loop would reserve stack space for the local variables of resume().
   [[gnu::noinline]] void resume(promise_base& item) noexcept;
 
  private:

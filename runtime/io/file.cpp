@@ -87,8 +87,8 @@ void file::check_open() const {
   if (!descriptor_) throw error(errc::invalid_argument, "use a file that has not been opened, or was moved from");
 }
 
-// Reads or writes all of `memory`, by several calls if need be: the kernel moves at most 2 GiB in a call, and less if a
-// signal or the end of the disk intervenes.
+// Writes all of `memory`, or fills it up to the end of the file, by several calls if need be: the kernel moves at most
+// 2 GiB in a call, and less if a signal comes or the disk becomes full.
 task<std::size_t> file::transfer(io_kind kind, std::uint64_t offset, iovec memory) {
   check_open();
   const std::size_t bytes = memory.iov_len;
@@ -117,7 +117,7 @@ task<std::size_t> file::transfer(io_kind kind, std::uint64_t offset, iovec memor
   co_return bytes - memory.iov_len;
 }
 
-// Yields the result of the system call, or -errno.
+// Yields the result of the system call, or -errno. Throws errc::canceled if a stop comes before a worker has begun.
 task<ssize_t> file::transfer_once(io_kind kind, std::uint64_t offset, iovec& memory) {
   executor_core& home = *executor_core::current();
   if (home.io().takes_files()) {

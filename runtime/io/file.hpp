@@ -37,11 +37,11 @@ static_assert(std::is_trivially_destructible_v<file_options>);
 /// synchronously.
 ///
 /// Any number of operations may be in progress, also from several executors. Meanwhile neither the file nor the memory
-/// of an operation may be moved or destroyed. The memory may be registered memory. Destroying a task that awaits an
-/// operation ends the program. Errors are weft::error with the system's code; the message names the file. A stop
-/// withdraws an operation that has not begun (errc::canceled) and waits for one that has. If a write fails or is
-/// stopped when it was partly done, its error has error::posted(). Using a file that is not open is
-/// errc::invalid_argument.
+/// of an operation may be moved or destroyed. The memory may be registered memory. Do not destroy a task that awaits an
+/// operation: that ends the program, unless the operation is still queued for a worker. Errors of the system are
+/// weft::error with the system's code; the message names the file. A stop withdraws an operation that has not begun
+/// (errc::canceled) and waits for one that has. If a write fails or is stopped when it was partly done, its error has
+/// error::posted(). Using a file that is not open is errc::invalid_argument.
 class file {
  public:
   file() = default;

@@ -8,7 +8,8 @@
 
 namespace weft::detail {
 
-/// One io_operation as an awaiter. Yields the result of the system call, or -errno; -ECANCELED if a stop came first.
+/// One io_operation as an awaiter. Yields the result of the system call, or -errno. If a stop came before its end, any
+/// failure becomes -ECANCELED.
 class io_wait final : public operation_base, private io_operation {
  public:
   io_wait(io_kind call, descriptor& where) noexcept : io_operation(call) { target = &where; }

@@ -49,7 +49,7 @@ bool socket_address::is_loopback() const noexcept {
 std::string socket_address::to_string() const {
   if (family() != AF_INET && family() != AF_INET6) return "an unknown address";
   std::array<char, NI_MAXHOST> host{};
-  // Unlike inet_ntop(3), getnameinfo(3) writes the scope of a link-local address, which connecting to it needs.
+  // Unlike inet_ntop(3), getnameinfo(3) writes the scope of a link-local address, which is needed to connect to it.
   ::getnameinfo(data(), length_, host.data(), host.size(), nullptr, 0, NI_NUMERICHOST);
   return family() == AF_INET ? fmt::format("{}:{}", host.data(), port()) : fmt::format("[{}]:{}", host.data(), port());
 }
@@ -100,7 +100,7 @@ error to_error(int failure, int number) {
 }
 
 // A question to the resolver, on a worker thread. getaddrinfo(3) cannot be stopped and takes long when no name server
-// answers, so the waiter may leave; the question lives until the worker has an answer.
+// answers, so the waiter may leave; a question that the worker has begun lives until it has an answer.
 class question final : public detail::worker_job, public detail::remote_work {
  public:
   question(system_calls& calls, host_and_port where, int flags)
@@ -130,8 +130,8 @@ class question final : public detail::worker_job, public detail::remote_work {
     std::shared_ptr<question> what_;
   };
 
-  int failure = 0;  // one of EAI_*
-  int number = 0;   // errno
+  int failure = 0;  // one of EAI_*; 0: the addresses are in `found`
+  int number = 0;   // errno after the call, which counts if `failure` is EAI_SYSTEM
   address_list found{nullptr, &::freeaddrinfo};
 
  private:
@@ -171,7 +171,7 @@ class question final : public detail::worker_job, public detail::remote_work {
   system_calls& calls_;
   host_and_port where_;
   int flags_;
-  std::shared_ptr<question> self_;  // keeps the question alive until the answer has arrived
+  std::shared_ptr<question> self_;  // keeps the question alive until its answer has arrived or it is withdrawn
   wait* waiter_ = nullptr;          // used only on the executor
   std::mutex mutex_;
   executor_core* home_ = nullptr;  // where the answer goes, or null; guarded by mutex_ after begin()

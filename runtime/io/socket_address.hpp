@@ -14,11 +14,11 @@ struct sockaddr;
 
 namespace weft {
 
-/// An IPv4 or IPv6 address with a port.
+/// A socket address, as a rule an IPv4 or IPv6 address with a port.
 class socket_address {
  public:
   socket_address() = default;
-  /// A copy of the first `length` bytes of `address`, which the kernel or the resolver has filled in.
+  /// A copy of the first `length` bytes of `address`, at most 128, which the kernel or the resolver has filled in.
   socket_address(const sockaddr* address, unsigned length) noexcept;
 
   /// The address for system calls; size() is its length.
@@ -27,7 +27,7 @@ class socket_address {
   [[nodiscard]] unsigned size() const noexcept { return length_; }
   /// AF_INET, AF_INET6 or another; AF_UNSPEC for an empty address.
   [[nodiscard]] int family() const noexcept;
-  /// The port in host byte order; 0 for an address without one.
+  /// The port in host byte order; 0 for an address without a port.
   [[nodiscard]] std::uint16_t port() const noexcept;
   /// Whether it is a loopback address: in 127.0.0.0/8, also mapped to IPv6, or ::1.
   [[nodiscard]] bool is_loopback() const noexcept;
@@ -40,9 +40,9 @@ class socket_address {
   unsigned length_ = 0;                              // a socklen_t
 };
 
-/// A host and a service as a user writes them: "10.0.0.7:7471", "[::1]:7471", "storage-3:7471", ":7471" (any address).
+/// A host and a service as a user writes them: "10.0.0.7:7471", "[::1]:7471", "storage-3:7471", ":7471" (no host).
 struct host_and_port {
-  std::string host;  ///< without brackets; empty for any address
+  std::string host;  ///< without brackets; may be empty: see resolve()
   std::string port;  ///< a number, or the name of a service
 };
 
@@ -52,8 +52,9 @@ struct host_and_port {
 /// Yields the addresses of a name, at least one, in the order in which to try them (RFC 6724). A worker thread calls
 /// getaddrinfo(3), unless host and port are numeric. An empty host is the loopback; with `for_listening` it is every
 /// address of this machine, IPv6 (which takes IPv4 as well) before IPv4. Throws errc::invalid_address for a text that
-/// is not HOST:PORT or a name without an address, EAGAIN if the resolver could not be reached, errc::no_memory, another
-/// error of the system, or errc::canceled if it is stopped. The resolver's errors have its message.
+/// is not HOST:PORT, a host without an address or an unknown service, EAGAIN if the resolver could not be reached,
+/// errc::no_memory, another error of the system, or errc::canceled if it is stopped. The resolver's errors have its
+/// message.
 task<std::vector<socket_address>> resolve(std::string_view text, bool for_listening);
 /// resolve() for a text that parse_host_and_port() has parsed; its errors do not repeat the text.
 task<std::vector<socket_address>> resolve(host_and_port where, bool for_listening);

@@ -62,7 +62,7 @@ task<T> apart(task<T> step) {
         if (!of.ended.is_set()) of.stop.request_stop();
       }
     } following{*outcome};
-    const stop_shield shield(self);  // a stop ends the step, not this wait
+    const stop_shield shield(self);  // a stop goes to the step, and the wait ends with the step
     co_await outcome->ended.wait();
   }
   if (outcome->failure) std::rethrow_exception(outcome->failure);

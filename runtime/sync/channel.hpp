@@ -21,8 +21,8 @@ namespace weft {
 /// A queue of bounded length between tasks that send and tasks that receive, on any number of executors.
 ///
 /// Values come out in the order in which they went in, and tasks that wait are served first come, first served. Only
-/// force_send() drops values: if a receiver is destroyed while a value is on its way to it, the next receiver gets that
-/// value. Operations take a short lock, and allocate nothing. The channel must outlive all its users.
+/// force_send() drops values: if a waiting receiver is destroyed while a value is on its way to it, the next receiver
+/// gets that value. Operations take a short lock, and allocate nothing. The channel must outlive all its users.
 template <class T>
 class channel {
   static_assert(std::is_nothrow_move_constructible_v<T> && std::is_nothrow_move_assignable_v<T>,
@@ -46,7 +46,8 @@ class channel {
   send_operation send(T&& value) noexcept { return send_operation(*this, value); }
   /// Sends without waiting, from any thread; false if there is no room, or if is_closed().
   [[nodiscard]] bool try_send(T&& value) noexcept;
-  /// Sends without waiting, from any thread; drops the oldest value if there is no room. False if is_closed().
+  /// Sends without waiting, from any thread, ahead of tasks that wait for room; drops the oldest value if there is no
+  /// room. False if is_closed().
   [[nodiscard]] bool force_send(T&& value) noexcept;
 
   /// Waits for the next value; yields an empty optional if the channel is closed and all that was sent has been
@@ -55,9 +56,10 @@ class channel {
   /// Receives without waiting, from any thread; empty if there is no value to take.
   [[nodiscard]] std::optional<T> try_receive() noexcept;
 
-  /// Closes the channel, from any thread: nothing more can be sent. Values sent before can still be received.
+  /// Closes the channel, from any thread: nothing more can be sent, and tasks that wait for room get errc::closed.
+  /// Values sent before can still be received.
   void close() noexcept;
-  /// Whether close() was called, from any thread; a channel stays closed.
+  /// From any thread: whether close() was called. A channel stays closed.
   [[nodiscard]] bool is_closed() const noexcept {
     const std::lock_guard lock(mutex_);
     return closed_;
@@ -74,7 +76,7 @@ class channel {
  private:
   // One in most_at_once operations suspends although it could complete, so that other tasks have a turn.
   static constexpr unsigned most_at_once = 64;
-  // woken: a value is promised to the receiver. If it is destroyed first, the next receiver gets that value.
+  // woken: a value is promised to the receiver. If the receiver is destroyed first, the next one gets that value.
   enum class outcome : std::uint8_t { pending, woken, done, closed };
 
   [[nodiscard]] bool is_others_turn() noexcept { return ++at_once_ % most_at_once == 0; }
@@ -128,7 +130,8 @@ class channel<T>::send_operation final : public detail::remote_waiter {
   ~send_operation() {
     if (this->waiting() && !target_->give_up(target_->senders_, *this)) detail::remote_waiters::forget(*this);
   }
-  /// A send for which there is room does not suspend the task, except now and then, so that others get a turn.
+  /// A send for which there is room does not suspend the task, except in a trace, and now and then, so that others get
+  /// a turn.
   template <std::derived_from<detail::promise_base> Promise>
   bool await_suspend(std::coroutine_handle<Promise> waiter) {
     return target_->suspend(*this, target_->senders_, waiter.promise());
@@ -165,7 +168,8 @@ class channel<T>::receive_operation final : public detail::remote_waiter {
     if (this->waiting() && !target_->give_up(target_->receivers_, *this)) detail::remote_waiters::forget(*this);
     if (outcome_ == outcome::woken) target_->break_promise();
   }
-  /// A receive for which there is a value does not suspend the task, except now and then, so that others get a turn.
+  /// A receive for which there is a value does not suspend the task, except in a trace, and now and then, so that
+  /// others get a turn.
   template <std::derived_from<detail::promise_base> Promise>
   bool await_suspend(std::coroutine_handle<Promise> waiter) {
     return target_->suspend(*this, target_->receivers_, waiter.promise());
@@ -263,7 +267,7 @@ void channel<T>::take_promised(std::optional<T>& value) noexcept {
   if (!receivers_.empty()) settle(woken);
 }
 
-// Promises a value to the first receiver. Only while a receiver waits and not every value is promised.
+// Promises a value to the first receiver. Call only while a receiver waits and not every value is promised.
 template <class T>
 void channel<T>::promise_one(detail::remote_wake_ups& woken) noexcept {
   auto& receiver = static_cast<receive_operation&>(receivers_.pop());
@@ -272,7 +276,7 @@ void channel<T>::promise_one(detail::remote_wake_ups& woken) noexcept {
   woken.add(receiver);
 }
 
-// Puts the first sender's value into the ring. Only while a sender waits, there is room, and the channel is open.
+// Puts the first sender's value into the ring. Call only while a sender waits, there is room, and the channel is open.
 template <class T>
 void channel<T>::admit_one(detail::remote_wake_ups& woken) noexcept {
   auto& sender = static_cast<send_operation&>(senders_.pop());
@@ -281,7 +285,7 @@ void channel<T>::admit_one(detail::remote_wake_ups& woken) noexcept {
   woken.add(sender);
 }
 
-// Gives a promised value to others, because its receiver is destroyed.
+// Makes a promised value free for other receivers, because its receiver is destroyed.
 template <class T>
 void channel<T>::break_promise() noexcept {
   detail::remote_wake_ups woken;

@@ -9,8 +9,9 @@ namespace weft {
 
 /// A flag that tasks of one executor wait for. While it is set, no wait suspends.
 ///
-/// Use it on that executor alone, and executor::post() or a channel elsewhere. A set() or a wait on another thread
-/// while a task waits is errc::wrong_thread. Any other use on another thread is a data race that nothing notices.
+/// Use it on that executor alone; other threads can reach the executor by executor::post() or a channel. A set() or a
+/// wait on another thread while a task waits is errc::wrong_thread. Any other use on another thread is a data race that
+/// nothing notices.
 class event {
  public:
   event() = default;
@@ -64,7 +65,7 @@ class event {
     event* target_;
   };
 
-  /// `co_await e.wait()` from the executor to which all users of the event belong.
+  /// Waits until the flag is set: `co_await e.wait()`, on the executor to which all users of the event belong.
   wait_operation wait() noexcept { return wait_operation(*this); }
 
  private:

@@ -8,7 +8,7 @@
 
 namespace weft {
 
-/// Lets one task of an executor at a time into a section that has a co_await in it. A section without one needs no
+/// Lets one task of an executor at a time into a section that has a co_await in it. A section without co_await needs no
 /// mutex, because nothing else runs on its executor meanwhile. First come, first served.
 ///
 /// Use it on that executor alone. errc::wrong_thread for a task that would have to wait for a task on another thread;
@@ -65,9 +65,10 @@ class mutex {
   /// Whether a task holds the mutex.
   [[nodiscard]] bool is_locked() const noexcept { return permit_.available() == 0; }
 
-  /// `const auto guard = co_await m.lock();` from the executor to which all users of the mutex belong.
+  /// Waits for the mutex and locks it: `const auto guard = co_await m.lock();`, on the executor to which all users of
+  /// the mutex belong.
   lock_operation lock() noexcept { return lock_operation(*this); }
-  /// Locks the mutex if that needs no wait. Test the guard, which otherwise holds nothing.
+  /// Locks the mutex if that needs no wait. Otherwise the returned guard holds nothing, so test it.
   [[nodiscard]] lock_guard try_lock() noexcept { return lock_guard(permit_.try_acquire() ? this : nullptr); }
 
  private:

@@ -83,7 +83,8 @@ class semaphore {
     bool granted_ = false;
   };
 
-  /// `co_await s.acquire(n)` from the executor to which all users of the semaphore belong.
+  /// Waits for permits and takes them: `co_await s.acquire(n)`, on the executor to which all users of the semaphore
+  /// belong.
   acquire_operation acquire(std::size_t permits = 1) noexcept { return {*this, permits}; }
 
  private:

@@ -8,7 +8,7 @@ namespace {
 
 class steady_clock final : public clock {
  public:
-  // Like std::chrono::steady_clock::now(), but with one call fewer, because every turn reads the clock.
+  // Like std::chrono::steady_clock::now(), but with one call fewer, because executors read the clock at every wait.
   time_point now() noexcept override {
     timespec time;
     ::clock_gettime(CLOCK_MONOTONIC, &time);

@@ -9,8 +9,8 @@ using duration = std::chrono::steady_clock::duration;  ///< the type of timeouts
 using time_point =
     std::chrono::steady_clock::time_point;  ///< the type of deadlines; virtual time under a virtual clock
 
-/// Converts a time that a user gives to a duration. A time that is too long becomes duration::max(), which means never;
-/// one that is too far below zero becomes duration::min().
+/// Converts a time given by a user into a duration. A time that is too long becomes duration::max(), which means never;
+/// a time that is too far below zero becomes duration::min(). `time` must not be NaN.
 template <class Rep, class Period>
 [[nodiscard]] constexpr duration saturated(std::chrono::duration<Rep, Period> time) noexcept {
   using seconds = std::chrono::duration<long double>;
@@ -24,7 +24,7 @@ template <class Rep, class Period>
   return time > time_point::max() - start ? time_point::max() : start + time;
 }
 
-/// later() for a time that a user gives.
+/// later() for a time given by a user: see saturated().
 template <class Rep, class Period>
 [[nodiscard]] constexpr time_point later(time_point start, std::chrono::duration<Rep, Period> time) noexcept {
   return later(start, saturated(time));

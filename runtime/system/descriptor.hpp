@@ -8,10 +8,11 @@ namespace weft {
 
 class system_calls;
 
-/// A file descriptor for asynchronous use, closed on destruction. No operation may be in progress on it then.
+/// A file descriptor for asynchronous use, closed on destruction unless it is borrowed. No operation may be in progress
+/// on it then.
 ///
-/// Unless it is a file's, it belongs to the executor on which its first operation starts, and must not be moved from
-/// then on. Create sockets in blocking mode: io_uring needs that, and the epoll driver makes them non-blocking itself.
+/// Unless it is a file's, it belongs to the executor on which its first operation starts, and must not be moved after
+/// that. Create sockets in blocking mode: io_uring needs that, and the epoll driver makes them non-blocking itself.
 class descriptor : private detail::list_hook<descriptor> {
  public:
   /// Marks a descriptor that belongs to somebody else and must not be closed.
@@ -43,14 +44,14 @@ class descriptor : private detail::list_hook<descriptor> {
   system_calls* calls_ = nullptr;
   bool owned_ = true;
 
-  // For the epoll driver. input_ready_, output_ready_: no call since the last edge has found the socket empty, or full,
-  // so the next call is tried before it waits.
+  // For the epoll driver. While input_ready_ (output_ready_) is true, no call since the last edge is known to have
+  // found the socket empty (full), so the next operation tries its call before it waits.
   bool input_ready_ = true;
   bool output_ready_ = true;
-  bool hung_up_ = false;            // an edge has reported the end of input or an error, and no other may follow
-  event_driver* driver_ = nullptr;  // the driver with which this is registered, or null
-  io_operation* input_ = nullptr;   // the operation that waits for an edge, or null
-  io_operation* output_ = nullptr;  // likewise
+  bool hung_up_ = false;            // an edge has reported the end of input or an error, and no further edge may come
+  event_driver* driver_ = nullptr;  // the driver that has registered the descriptor, or null
+  io_operation* input_ = nullptr;   // the input operation that waits for an edge, or null
+  io_operation* output_ = nullptr;  // the output operation that waits for an edge, or null
 };
 
 }  // namespace weft

@@ -5,7 +5,7 @@
 
 namespace weft {
 
-/// Operations that have ended, oldest first, and whose complete() the driver calls in its next turn, because it never
+/// Operations that have ended, oldest first, and whose complete() the driver calls in a coming turn, because it never
 /// calls complete() inside start() or cancel().
 class done_list {
  public:

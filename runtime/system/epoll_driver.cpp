@@ -51,7 +51,8 @@ timespec to_timespec(duration time) noexcept {
 
 }  // namespace
 
-// Events that the kernel has reported. Handling one may close the descriptors of others, and may call collect() again.
+// Events that the kernel has reported. Handling an event may close the descriptors of others, and may call collect()
+// again.
 struct epoll_driver::news {
   std::array<epoll_event, 64> events;
   std::size_t next = 0;
@@ -134,7 +135,7 @@ void epoll_driver::forget(descriptor& target) noexcept {
 // Makes the operation wait for an edge.
 void epoll_driver::park(io_operation& operation) noexcept {
   (is_input(operation.kind) ? operation.target->input_ : operation.target->output_) = &operation;
-  if (operation.may_be_tried) static_cast<void>(to_try_.push(operation));  // what it evicts still waits for its edge
+  if (operation.may_be_tried) static_cast<void>(to_try_.push(operation));  // evicted operations still wait for edges
 }
 
 void epoll_driver::unpark(io_operation& operation) noexcept {
@@ -301,10 +302,10 @@ std::size_t epoll_driver::complete_done(std::size_t budget) noexcept {
   return count + (done_.empty() ? 0 : complete_done(budget));
 }
 
-// Makes the parked calls directly, as a loop without an epoll instance would. Edges, which report everything else, are
-// looked for less often.
+// Tries the operations in to_try_ directly, as a loop without an epoll instance would. While there are any, it looks
+// less often for edges, which report everything else.
 std::size_t epoll_driver::spin(std::size_t budget) noexcept {
-  std::size_t count = complete_done(budget);  // first, because the next receive may bring the answer to one of these
+  std::size_t count = complete_done(budget);  // first: the next receive may bring the answer to one of them
   const std::size_t tries = to_try_.size();
   for (std::size_t left = tries; left > 0; --left) count += try_oldest() ? 1U : 0U;
   if (done_.empty() && (tries == 0 || ++turns_without_look_ >= longest_without_look)) {
@@ -313,7 +314,7 @@ std::size_t epoll_driver::spin(std::size_t budget) noexcept {
   return count + complete_done(budget);
 }
 
-// Lets the owner of the oldest parked operation try to receive; false if there was nothing to receive.
+// Lets the owner of the oldest operation in to_try_ try to receive; false if there was nothing to receive.
 bool epoll_driver::try_oldest() noexcept {
   io_operation& operation = to_try_.pop();
   operation.target->input_ = nullptr;

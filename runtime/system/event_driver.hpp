@@ -39,14 +39,14 @@ class io_operation {
   io_operation& operator=(const io_operation&) = delete;
 
   io_kind kind;  ///< the call to make
-  /// `readable` only: complete() just calls event_driver::try_receive() and starts the operation again, so a spinning
-  /// driver may complete it early.
+  /// For `readable`. True: complete() only calls event_driver::try_receive() and starts the operation again, so a
+  /// spinning driver may complete the operation before the descriptor is readable.
   bool may_be_tried = false;
   int flags = 0;                 ///< receive, send: the flags of recvmsg(2), sendmsg(2)
   descriptor* target = nullptr;  ///< the descriptor that the call uses
-  msghdr* message = nullptr;     ///< receive, send: the message; read, write: only its memory counts
+  msghdr* message = nullptr;     ///< receive, send: the message; read, write: only its iovecs are used
   union {
-    sockaddr_storage* peer = nullptr;  ///< accept: filled in; connect: the peer's address
+    sockaddr_storage* peer = nullptr;  ///< accept: filled in, unless null; connect: the peer's address
     std::uint64_t offset;              ///< read, write: the offset in the file
   };
   unsigned peer_length = 0;  ///< the length of *peer, a socklen_t
@@ -60,8 +60,8 @@ class io_operation {
   }
 
   /// Called exactly once for each start(), from poll(), hand_over(), spin() or wait() of the event_driver, never from
-  /// inside start() or cancel(). `result` is what the system call returned, or -errno; -ECANCELED if cancel() came
-  /// first.
+  /// inside start() or cancel(). `result` is what the system call returned (for `readable`, the events of poll(2)), or
+  /// -errno; -ECANCELED if cancel() came first.
   virtual void complete(int result) noexcept = 0;
 
  private:
@@ -79,7 +79,7 @@ class io_operation {
   io_operation* next_done_;
 };
 
-/// The kernel's side of an executor: io_uring, or epoll where that is forbidden, or a simulation.
+/// The kernel's side of an executor: io_uring, or epoll where io_uring cannot be used, or a simulation.
 ///
 /// All calls but wake() and kernel_entries() must come from the executor's thread. One turn: start() any number of
 /// operations, then either poll(), or wait() when there is nothing else to do.
@@ -90,8 +90,8 @@ class event_driver {
   /// The driver's name: "io_uring", "epoll", or that of a simulation.
   [[nodiscard]] virtual std::string_view name() const noexcept = 0;
 
-  /// Binds the driver to this thread, which stays the executor's. Called once, before the first operation. Throws
-  /// weft::error.
+  /// Binds the driver to this thread, which stays the executor's. Called before the first operation, and not again
+  /// after it has succeeded. Throws weft::error.
   virtual void attach_thread() = 0;
 
   /// Starts an operation. At most one per direction (receive, accept, readable; connect, send) may be in progress on a
@@ -120,8 +120,8 @@ class event_driver {
   virtual void wake() noexcept = 0;
 
   /// For a thread that waits in the loop of another library instead of in wait(): hands started operations over. True:
-  /// wait_fd() becomes readable once something completes or wake() is called. False: something has completed, or this
-  /// driver cannot do that.
+  /// wait_fd(), which must have been called before, becomes readable once something completes or wake() is called.
+  /// False: call poll() first, because something has completed or was not handed over; or this driver has no wait_fd().
   [[nodiscard]] virtual bool prepare_wait() noexcept { return false; }
   /// A descriptor that stays the same, for poll(2); -1 if this driver has none. Throws weft::error.
   [[nodiscard]] virtual int wait_fd() { return -1; }
@@ -130,9 +130,9 @@ class event_driver {
   /// caller that waits with `readable` first needs no memory to receive into while nothing comes.
   [[nodiscard]] virtual ssize_t try_receive(descriptor& source, msghdr& message) noexcept = 0;
 
-  /// Makes the call of an operation that is not in progress, without waiting, so that one that ends at once costs no
-  /// turn of the loop. Returns the call's result, or -errno; -EAGAIN if it would wait or cannot be tried: then start()
-  /// it.
+  /// Makes the call of an operation that is not in progress, without waiting, so that an operation that ends at once
+  /// costs no turn of the loop. Does not call complete(). Returns the call's result, or -errno; -EAGAIN if the call
+  /// would wait or cannot be tried: then start() the operation.
   [[nodiscard]] virtual int try_now(io_operation& operation) noexcept = 0;
 
   /// Lets go of a descriptor that is about to be closed.

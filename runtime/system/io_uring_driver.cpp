@@ -127,7 +127,8 @@ io_uring_sqe& io_uring_driver::next_entry() noexcept {
 }
 
 // Submits the full queue to make room. While the kernel takes nothing for lack of memory, the thread waits, because the
-// operation that needs the entry can no longer be refused. After too many tries, the program ends.
+// operation that needs the entry can no longer be refused. After too many tries, or at any other error, the program
+// ends.
 [[gnu::noinline]] io_uring_sqe& io_uring_driver::hand_over_for_an_entry() noexcept {
   constexpr int most_tries = 10'000;
   constexpr timespec pause{.tv_sec = 0, .tv_nsec = 1'000'000};
@@ -157,7 +158,7 @@ bool io_uring_driver::take(completion& oldest) noexcept {
   return true;
 }
 
-// The operation of a completion; null if the completion has a tag instead.
+// The operation of a completion; null if the completion has a tag instead. Notes it if the read of wake_ has completed.
 io_operation* io_uring_driver::operation_of(const completion& what) noexcept {
   if (what.data == wake_tag) wake_awaited_ = false;
   if (what.data == wake_tag || what.data == cancel_tag) return nullptr;
@@ -211,7 +212,7 @@ void io_uring_driver::prepare(io_operation& operation) noexcept {
       io_uring_prep_recvmsg(&entry, fd, operation.message, flags);
       break;
     case io_kind::send:
-      // MSG_WAITALL: after a short send the kernel continues; without it, weft would after another turn.
+      // MSG_WAITALL: after a short send the kernel continues; without the flag, weft would, but only a turn later.
       io_uring_prep_sendmsg(&entry, fd, operation.message, flags | MSG_NOSIGNAL | MSG_WAITALL);
       break;
     case io_kind::readable:
@@ -295,7 +296,7 @@ int io_uring_driver::try_now(io_operation& operation) noexcept {
 
 std::size_t io_uring_driver::take_completions(std::size_t budget) noexcept {
   if (!wake_awaited_) await_wake();
-  // With DEFER_TASKRUN, completions appear only after a call; these flags say when one is worthwhile.
+  // With DEFER_TASKRUN, completions appear only after a call; these flags say when a call is worthwhile.
   const unsigned waiting = IO_URING_READ_ONCE(*ring_.sq.kflags) & (IORING_SQ_TASKRUN | IORING_SQ_CQ_OVERFLOW);
   if (io_uring_sq_ready(&ring_) != 0) {
     count_kernel_entry();

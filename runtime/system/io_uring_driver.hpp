@@ -59,7 +59,7 @@ class io_uring_driver final : public event_driver {
   descriptor wake_;
   descriptor completed_;          // an eventfd that each completion makes readable; made by wait_fd()
   std::uint64_t wake_count_ = 0;  // filled in by the read of wake_
-  bool wake_awaited_ = false;     // that read was started and has not completed
+  bool wake_awaited_ = false;     // the read of wake_ was started and has not completed
   bool received_ = false;         // the last try_receive() did not return EAGAIN; reset before each try
   parked_operations sends_;       // sends that were started and are not yet in the ring
   parked_operations inputs_;      // inputs that may be tried, were started and are not yet in the ring

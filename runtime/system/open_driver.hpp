@@ -17,9 +17,9 @@ enum class driver_choice : std::uint8_t {
   epoll,
 };
 
-/// Opens a driver. Under `automatic`, epoll takes over if io_uring cannot be opened, and `*why` then gives the reason.
-/// Throws weft::error if the driver that was asked for, or epoll in the place of io_uring, cannot be opened, and
-/// errc::invalid_argument if WEFT_EVENT_DRIVER names no driver.
+/// Opens a driver. Under `automatic`, unless WEFT_EVENT_DRIVER names a driver, epoll takes over if io_uring cannot be
+/// opened, and `*why` then gives the reason. Throws weft::error if the driver that was asked for, or epoll in the place
+/// of io_uring, cannot be opened, and under `automatic` errc::invalid_argument if WEFT_EVENT_DRIVER has another value.
 [[nodiscard]] std::unique_ptr<event_driver> open_driver(driver_choice choice, system_calls& calls, std::string* why);
 
 }  // namespace weft

@@ -18,14 +18,14 @@ class poller {
   /// From now until disarm(), the next completion makes wait_fd() readable.
   virtual void arm() noexcept = 0;
 
-  /// Undoes arm(), and makes wait_fd() not readable, so that it does not wake the executor again.
+  /// Ends what arm() has begun. wait_fd() must not stay readable, because that would wake the executor again.
   virtual void disarm() noexcept = 0;
 
-  /// Whether the source may fail to make wait_fd() readable, so the executor polls it now and then while it
-  /// sleeps: kernels drop the completion events of devices when memory is tight. Never changes.
+  /// Whether the source may fail to make wait_fd() readable, so that a sleeping executor polls it now and then: kernels
+  /// drop the completion events of devices when memory is tight. The answer must never change.
   [[nodiscard]] virtual bool may_lose_events() const noexcept { return true; }
 
-  /// A descriptor that stays the same from add_poller to remove_poller.
+  /// A descriptor, which must stay the same from add_poller() to remove_poller().
   [[nodiscard]] virtual int wait_fd() const noexcept = 0;
 
  protected:

@@ -3,7 +3,7 @@
 
 namespace weft::detail {
 
-/// Whether this is built with the address, memory or thread sanitizer, which have to see what happens to memory.
+/// Whether this code is built with the address, memory or thread sanitizer, which have to see what happens to memory.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 inline constexpr bool is_sanitized = true;
 #elif defined(__has_feature)

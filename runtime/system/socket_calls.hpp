@@ -16,8 +16,8 @@
 namespace weft {
 
 /// Whether the calls are made by number. The C library's functions are cancellation points, which costs two locked
-/// instructions each in a process of several threads. Sanitizers intercept those functions to learn what memory the
-/// kernel writes.
+/// instructions each in a process of several threads. A sanitizer needs them all the same: it intercepts them to learn
+/// what memory the kernel writes.
 inline constexpr bool calls_by_number = !detail::is_sanitized;
 
 /// recvmsg(2), sendmsg(2) and epoll_wait(2) for drivers, which make them for each message. On the real kernel there is

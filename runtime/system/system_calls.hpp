@@ -22,8 +22,8 @@ namespace weft {
 /// The system calls of the runtime and of the layers above it: one seam, through which a test injects failures.
 ///
 /// Each is the call of its name in section 2 of the manual, but returns -errno instead of setting errno, unless its
-/// comment says otherwise. The `unsigned` lengths of addresses and options are of type socklen_t. Implementations are
-/// called from any thread.
+/// comment says otherwise. The `unsigned` lengths of addresses and options are of type socklen_t. Implementations must
+/// be thread-safe.
 class system_calls {
  public:
   virtual ~system_calls() = default;
@@ -45,7 +45,8 @@ class system_calls {
   virtual int close(int fd) noexcept;
   /// @}
 
-  /// getaddrinfo(3), with its own results: 0, or one of EAI_*. freeaddrinfo(3) frees the addresses found.
+  /// getaddrinfo(3), with its own results: 0, or one of EAI_*; EAI_SYSTEM leaves an errno. freeaddrinfo(3) frees the
+  /// addresses found.
   virtual int getaddrinfo(const char* host, const char* service, const addrinfo* hints, addrinfo** found) noexcept;
 
   /// The system call of this name.

@@ -35,7 +35,7 @@ class timer {
 };
 
 /// The armed timers of one executor: a binary heap in which each timer knows its place, so disarming is logarithmic. It
-/// allocates only when more timers are armed than ever before.
+/// allocates only when more timers are armed at a time than ever before.
 class timer_queue {
  public:
   timer_queue() = default;
@@ -62,7 +62,7 @@ class timer_queue {
   }
 
   std::vector<timer*> heap_;
-  std::uint64_t armed_ = 0;  // how many timers were ever armed
+  std::uint64_t armed_ = 0;  // how many times arm() was called
 };
 
 }  // namespace weft::detail
