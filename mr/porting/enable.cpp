@@ -44,8 +44,6 @@ task<> enable(region& target) {
   let_in(*state);
 }
 
-bool enabled(const region& target) noexcept {
-  return target && target.state()->enabled;
-}
+bool enabled(const region& target) noexcept { return target && target.state()->enabled; }
 
 }  // namespace weft::mr::porting
