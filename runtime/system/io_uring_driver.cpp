@@ -211,10 +211,13 @@ void io_uring_driver::prepare(io_operation& operation) noexcept {
     case io_kind::receive:
       io_uring_prep_recvmsg(&entry, fd, operation.message, flags);
       break;
-    case io_kind::send:
-      // MSG_WAITALL: after a short send the kernel continues; without the flag, weft would, but only a turn later.
-      io_uring_prep_sendmsg(&entry, fd, operation.message, flags | MSG_NOSIGNAL | MSG_WAITALL);
+    case io_kind::send: {
+      // MSG_WAITALL: after a short send the kernel continues; without the flag, weft would, but only a turn later. A
+      // kernel before 6.1, which does not know DEFER_TASKRUN, forgets what it has sent if the rest is canceled.
+      const unsigned whole = (ring_.flags & IORING_SETUP_DEFER_TASKRUN) != 0 ? MSG_WAITALL : 0;
+      io_uring_prep_sendmsg(&entry, fd, operation.message, flags | MSG_NOSIGNAL | whole);
       break;
+    }
     case io_kind::readable:
       io_uring_prep_poll_add(&entry, fd, POLLIN);
       break;
