@@ -13,6 +13,7 @@ class done_list {
 
   void push(io_operation& operation, int result) noexcept {
     operation.result_ = result;
+    operation.listed_ = true;
     operation.next_done_ = nullptr;
     (first_ == nullptr ? first_ : last_->next_done_) = &operation;
     last_ = &operation;
@@ -21,6 +22,7 @@ class done_list {
   io_operation& pop(int& result) noexcept {
     io_operation& operation = *first_;
     first_ = operation.next_done_;
+    operation.listed_ = false;
     result = operation.result_;
     return operation;
   }

@@ -68,15 +68,17 @@ class io_operation {
   friend class event_driver;
   friend class epoll_driver;
   friend class done_list;
+  friend class canceled_list;
 
   // Ends the program with the operation's name, because the kernel may still use its memory.
   [[noreturn]] void destroyed_in_progress() const noexcept;
 
   bool in_progress_ = false;
   bool connecting_ = false;  // epoll: connect(2) has been called and is in progress
-  // Not initialized before the operation is in a done_list, because an operation is made for each message.
+  bool listed_ = false;      // in a done_list or a canceled_list
+  // Not initialized before the operation is in a list, because an operation is made for each message.
   int result_;
-  io_operation* next_done_;
+  io_operation* next_done_;  // the next operation in the list
 };
 
 /// The kernel's side of an executor: io_uring, or epoll where io_uring cannot be used, or a simulation.

@@ -161,9 +161,13 @@ bool io_uring_driver::take(completion& oldest) noexcept {
 // The operation of a completion; null if the completion has a tag instead. Notes it if the read of wake_ has completed.
 io_operation* io_uring_driver::operation_of(const completion& what) noexcept {
   if (what.data == wake_tag) wake_awaited_ = false;
+  if (what.data == cancel_tag && what.result == -ENOENT) missed_ = true;
   if (what.data == wake_tag || what.data == cancel_tag) return nullptr;
   // The address that prepare() has put there. NOLINTNEXTLINE(performance-no-int-to-ptr)
-  return reinterpret_cast<io_operation*>(static_cast<std::uintptr_t>(what.data));
+  auto* const operation = reinterpret_cast<io_operation*>(static_cast<std::uintptr_t>(what.data));
+  if (canceled_list::contains(*operation)) [[unlikely]]
+    canceled_.remove(*operation);
+  return operation;
 }
 
 [[gnu::noinline]] void io_uring_driver::set_completions_aside() noexcept {
@@ -191,6 +195,18 @@ void io_uring_driver::await_wake() noexcept {
 void io_uring_driver::prepare_parked() noexcept {
   while (sends_.size() != 0) prepare(sends_.pop());
   while (inputs_.size() != 0) prepare(inputs_.pop());
+  if (missed_) [[unlikely]]
+    cancel_again();
+}
+
+// The kernel does not find an operation that it is about to try again, as a send to a socket whose peer has ended its
+// output: it then waits on as if nobody had asked.
+void io_uring_driver::cancel_again() noexcept {
+  for (io_operation* each = canceled_.first(); each != nullptr; each = canceled_list::behind(*each)) {
+    if (io_uring_sq_space_left(&ring_) == 0) return;  // room would be made by taking completions, which ends operations
+    prepare_cancel(*each);
+  }
+  missed_ = false;
 }
 
 void io_uring_driver::prepare(io_operation& operation) noexcept {
@@ -236,6 +252,11 @@ void io_uring_driver::prepare(io_operation& operation) noexcept {
 
 void io_uring_driver::cancel(io_operation& operation) noexcept {
   if (sends_.remove(operation) || inputs_.remove(operation)) return done_.push(operation, -ECANCELED);
+  canceled_.push(operation);
+  prepare_cancel(operation);
+}
+
+void io_uring_driver::prepare_cancel(io_operation& operation) noexcept {
   io_uring_sqe& entry = next_entry();
   io_uring_prep_cancel64(&entry, reinterpret_cast<std::uintptr_t>(&operation), 0);
   io_uring_sqe_set_data64(&entry, cancel_tag);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/runtime/system/canceled_list.hpp>
 #include <weft/runtime/system/descriptor.hpp>
 #include <weft/runtime/system/done_list.hpp>
 #include <weft/runtime/system/parked_operations.hpp>
@@ -45,6 +46,8 @@ class io_uring_driver final : public event_driver {
   [[nodiscard]] io_operation* operation_of(const completion& what) noexcept;
   void prepare(io_operation& operation) noexcept;
   void prepare_parked() noexcept;
+  void prepare_cancel(io_operation& operation) noexcept;
+  void cancel_again() noexcept;
   [[nodiscard]] bool completions_wait() const noexcept;
   [[nodiscard]] bool try_send(io_operation& operation) noexcept;
   [[nodiscard]] bool try_input(io_operation& operation) noexcept;
@@ -61,9 +64,11 @@ class io_uring_driver final : public event_driver {
   std::uint64_t wake_count_ = 0;  // filled in by the read of wake_
   bool wake_awaited_ = false;     // the read of wake_ was started and has not completed
   bool received_ = false;         // the last try_receive() did not return EAGAIN; reset before each try
-  parked_operations sends_;       // sends that were started and are not yet in the ring
-  parked_operations inputs_;      // inputs that may be tried, were started and are not yet in the ring
-  done_list done_;                // operations that never reached the ring, or whose completions were set aside
+  bool missed_ = false;           // the kernel did not find an operation that it was asked to cancel
+  canceled_list canceled_;
+  parked_operations sends_;   // sends that were started and are not yet in the ring
+  parked_operations inputs_;  // inputs that may be tried, were started and are not yet in the ring
+  done_list done_;            // operations that never reached the ring, or whose completions were set aside
 };
 
 }  // namespace weft
