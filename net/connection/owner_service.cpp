@@ -68,10 +68,12 @@ void owner_service::closed_on_worker::operator()(shared_memory* last) const noex
   mr::detail::run_on_worker(std::unique_ptr<mr::detail::background_job>(last));
 }
 
-void owner_service::begin(task<> what) {
+// `make` makes the task, because there may be no memory for it either.
+template <class Make>
+void owner_service::begin(Make make) noexcept {
   ++serving_;
   try {
-    run_in_background(state_.home, std::move(what), "a request of the peer's for memory here");
+    run_in_background(state_.home, make(), "a request of the peer's for memory here");
   } catch (const std::bad_alloc&) {
     --serving_;
     state_.give_up(make_error(errc::no_memory, "serve the peer's request for memory of a device"));
@@ -90,7 +92,7 @@ bool owner_service::lend() noexcept {
   }
   if (lending_ != slots_of_peer::none) return false;
   lending_ = slots_of_peer::looked_for;
-  begin(lend_to_peer());
+  begin([this] { return lend_to_peer(); });
   return true;
 }
 
@@ -105,16 +107,20 @@ bool owner_service::asked(const owner_message& said) noexcept {
     return true;
   }
   mine.runs = true;
-  begin(serve(said));
+  begin([this, &said] { return serve(said); });
   return true;
 }
 
 task<> owner_service::lend_to_peer() {
   const inside_call inside(state_);
-  do {
-    lending_ = slots_of_peer::looked_for;
-    co_await answer_about_slots();
-  } while (lending_ == slots_of_peer::asked_again);
+  try {
+    do {
+      lending_ = slots_of_peer::looked_for;
+      co_await answer_about_slots();
+    } while (lending_ == slots_of_peer::asked_again);
+  } catch (const std::bad_alloc&) {  // for the coroutine
+    state_.give_up(make_error(errc::no_memory, "answer the peer's request"));
+  }
   if (lending_ == slots_of_peer::refused) lending_ = slots_of_peer::none;
   served();
 }

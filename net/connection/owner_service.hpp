@@ -55,7 +55,8 @@ class owner_service {
   //   lent         the peer has the slots, for as long as the connection lasts
   enum class slots_of_peer : std::uint8_t { none, looked_for, refused, asked_again, lent };
 
-  void begin(task<> what);
+  template <class Make>
+  void begin(Make make) noexcept;
   void served() noexcept;
   task<> lend_to_peer();
   task<> answer_about_slots();

@@ -549,7 +549,7 @@ bool staging::heard(const owner_message& said) noexcept {
   switch (said.what) {
     case memory:
       if (!std::exchange(asks_for_slots_, false)) return false;
-      slots_of_peer_ = said.region;
+      if (said.region && is_in_reach(*said.region)) slots_of_peer_ = said.region;
       if (!slots_of_peer_) no_slots_of_peer_ = make_error(errc::no_memory, words_for(owner_access::no_memory));
       found_slots_of_peer_.set();
       return true;
@@ -565,6 +565,17 @@ bool staging::heard(const owner_message& said) noexcept {
       return service_.asked(said);
   }
   return false;
+}
+
+// Whether the link itself reads and writes that memory. A peer that names other memory would have this end carry out
+// its own requests by asking again.
+bool staging::is_in_reach(const mr::remote_region& slots) const noexcept {
+  constexpr mr::usage needed = mr::usage::write_dst | mr::usage::read_src;
+  const mr::remote_slice whole = slots;
+  peer_names names;
+  std::optional<error> why_not;
+  if (!whole.allows(needed) || whole.on(mr::place_behind_owner) != nullptr) return false;
+  return owner_.find(whole, names, why_not).has_value() && !why_not;
 }
 
 bool staging::answered(const owner_message& said) noexcept {

@@ -52,6 +52,23 @@ TEST_F(hostile_about_devices, answers_that_nobody_waits_for) {
   expect_end_after({packed({.what = verb::memory})});
 }
 
+// This end would ask for room to be able to ask.
+TEST_F(hostile_about_devices, room_for_copies_that_has_to_be_asked_for_is_none) {
+  against([&](raw_peer& raw, net::connection& peer) -> task<> {
+    const mr::remote_place behind{.fabric = mr::place_behind_owner, .address = 0, .key = 1};
+    const mr::usage both_ways = mr::usage::write_dst | mr::usage::read_src;
+    const mr::remote_region there({&behind, 1}, 64, both_ways);
+    const mr::remote_region room({&behind, 1}, owner_message::slots * owner_message::slot_bytes, both_ways);
+    auto memory = co_await pool().allocate(64);
+    const auto answer = [&]() -> task<> {
+      static_cast<void>(co_await raw.receive_fpdu());
+      co_await raw.send_message(packed({.what = verb::memory, .region = room}), about_devices, greeted_depth);
+    };
+    const auto done = co_await when_all(code_of(peer.write(memory, there)), answer());
+    EXPECT_EQ(std::get<0>(done), errc::no_memory);
+  });
+}
+
 TEST_F(hostile_about_devices, asking_twice) {
   expect_end_after({packed({.what = verb::ask}), packed({.what = verb::ask})});
 }
