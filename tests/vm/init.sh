@@ -37,6 +37,7 @@ for port in /sys/class/virtio-ports/*; do
   [ "$(cat "$port/name")" = output ] && output=/dev/${port##*/}
 done
 ulimit -l unlimited
+ulimit -n 65536
 chroot /root /bin/bash /control/command </dev/null >"$output" 2>&1
 echo $? >/root/control/status
 sync
