@@ -75,7 +75,7 @@ task<> read_all(stream_ref core, std::span<std::byte> where) {
   if (!core) throw error(errc::closed, not_connected_words);
   const std::uint64_t cancels = core->cancels();
   while (!where.empty()) {
-    if (core->cancels() != cancels) throw error(errc::canceled, "read from a stream");
+    if (core->is_canceled_since(cancels)) throw error(errc::canceled, "read from a stream");
     const std::size_t count = co_await core->read_some(core, writable_ranges(where));
     if (count == 0) throw error(errc::peer_closed, fmt::format("read {} more bytes of a stream", where.size()));
     where = where.subspan(count);
@@ -86,7 +86,7 @@ task<> write_all(stream_ref core, std::span<const std::byte> what) {
   if (!core) throw error(errc::closed, not_connected_words);
   const std::uint64_t cancels = core->cancels();
   while (!what.empty()) {
-    if (core->cancels() != cancels) throw error(errc::canceled, "write to a stream");
+    if (core->is_canceled_since(cancels)) throw error(errc::canceled, "write to a stream");
     what = what.subspan(co_await core->write_some(core, readable_ranges(what)));
   }
 }

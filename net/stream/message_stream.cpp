@@ -136,7 +136,7 @@ task<> message_stream::write(stream_ref self, mr::buffer what) {
   if (what.size() > largest_) {
     const std::uint64_t cancels = this->cancels();
     for (std::span<const std::byte> rest = what.bytes(); !rest.empty();) {
-      if (this->cancels() != cancels) throw error(errc::canceled, words);
+      if (is_canceled_since(cancels)) throw error(errc::canceled, words);
       rest = rest.subspan(co_await write_some(self, readable_ranges(rest)));
     }
     co_return;

@@ -54,8 +54,12 @@ class stream_core {
     home_.on_own_thread() ? stop() : home_.visit(stop);
   }
 
-  /// How often cancel() was called: an operation of several steps ends before the next step if one was.
+  /// How often cancel() was called.
   [[nodiscard]] std::uint64_t cancels() const noexcept { return cancels_; }
+  /// Whether an operation of several steps ends before the next one. If the stream has ended, that step says so.
+  [[nodiscard]] bool is_canceled_since(std::uint64_t cancels) const noexcept {
+    return cancels_ != cancels && is_open();
+  }
 
   [[nodiscard]] executor_core& home() const noexcept { return home_; }
   [[nodiscard]] const std::string& peer() const noexcept { return peer_; }
