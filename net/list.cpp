@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/mr/region/region_state.hpp>
 #include <weft/net/connection/operation_owner.hpp>
 #include <weft/net/list.hpp>
 
@@ -84,7 +85,7 @@ void list_operation::elements_ended(std::size_t count) noexcept {
 void list_operation::conclude() noexcept {
   element_.state_ = transfer::state::idle;
   element_.batch_ = nullptr;
-  pin_ = {};
+  let_go();
   finish();
 }
 
@@ -191,18 +192,25 @@ void list_operation::look_up_blocks(std::size_t first, std::span<run_element> in
   }
 }
 
-// The blocks of a block_list are in one region, which stays pinned until the list ends.
-void list_operation::hold(std::size_t count) noexcept {
-  if (!is_of_blocks_) {
-    for (const list_part& part : parts_.subspan(posted_, count)) mr::region_pin::hold(part.local);
-  } else if (posted_ == 0) {
-    pin_ = mr::region_pin(blocks_.local);
+// Parts of one region that follow each other count once.
+template <class Function>
+void list_operation::for_each_region(Function&& function) const noexcept {
+  if (is_of_blocks_) return function(blocks_.local);
+  const mr::memory_record* last = nullptr;
+  for (const list_part& part : parts_) {
+    if (part.local.record() != last) function(part.local);
+    last = part.local.record();
   }
 }
 
-void list_operation::release(std::size_t count) noexcept {
-  if (is_of_blocks_) return;
-  for (const list_part& part : parts_.subspan(posted_ - under_way_, count)) mr::region_pin::release(part.local);
+void list_operation::hold() noexcept {
+  for_each_region([](const mr::slice& memory) { mr::region_pin::hold(memory); });
+  holds_ = true;
+}
+
+void list_operation::let_go() noexcept {
+  if (!std::exchange(holds_, false)) return;
+  for_each_region([](const mr::slice& memory) { mr::region_pin::release(memory); });
 }
 
 std::uint64_t list_operation::bytes_of_next(std::size_t count) const noexcept {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/mr/region/region_state.hpp>
 #include <weft/mr/remote_region.hpp>
 #include <weft/mr/slice.hpp>
 #include <weft/net/connection/transfer.hpp>
@@ -112,10 +111,11 @@ class [[nodiscard("co_await it")]] list_operation final : public weft::detail::o
   void look_up_parts(std::size_t first, std::span<run_element> into) noexcept;
   [[nodiscard]] std::size_t end_of_like(std::size_t place, std::uint64_t most_bytes) const noexcept;
   void note_like(std::size_t place, std::size_t end) noexcept;
-  // Pin the regions of the next elements of a run, and release those of the oldest in flight, because elements of a run
-  // have no operation_record to do it.
-  void hold(std::size_t count) noexcept;
-  void release(std::size_t count) noexcept;
+  // Hold the regions of all elements, from the start to the end of the list.
+  void hold() noexcept;
+  void let_go() noexcept;
+  template <class Function>
+  void for_each_region(Function&& function) const noexcept;
   [[nodiscard]] std::uint64_t bytes_of_next(std::size_t count) const noexcept;
   void load(std::size_t place);
   /// mr::remote_slice::counter() of an element.
@@ -142,10 +142,10 @@ class [[nodiscard("co_await it")]] list_operation final : public weft::detail::o
   bool is_posting_ = false;  // inside post_elements(), while the link may complete elements at once
   bool is_carried_ = false;  // staging carries the list out, by requests of its own
   bool is_run_ = false;      // posted as a run, which the link takes apart
+  bool holds_ = false;       // the regions of its elements
   bool is_told_ = false;     // the owner of a write counter is notified of completed elements
   write_options how_;
   like_parts like_;
-  mr::region_pin pin_;  // the region of a run of blocks, pinned once the first block is posted
   std::size_t posted_ = 0;
   std::size_t under_way_ = 0;  // posted and not completed
   std::size_t done_ = 0;

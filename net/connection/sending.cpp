@@ -242,6 +242,8 @@ void sending::enqueue(transfer& item) noexcept {
   state_.statistics.waiting.add(1);
   state_.statistics.begun(state_.home.coarse_now());
   item.state_ = transfer::state::waiting;
+  // A list holds the regions of its elements.
+  if (item.role_ != transfer::role::element) item.hold_regions();
   waiting_.push_back(item);  // mutant: overtake one that waits
 }
 
@@ -370,7 +372,7 @@ void sending::post(transfer& item) noexcept {
   state_.link().post(record);
 }
 
-void sending::fill(operation_record& record, const transfer& item) noexcept {
+void sending::fill(operation_record& record, transfer& item) noexcept {
   record.kind = work_kind_of(item.kind_);
   record.immediate.reset();
   record.own = {};
@@ -379,7 +381,8 @@ void sending::fill(operation_record& record, const transfer& item) noexcept {
   for (std::size_t i = 0; i < parts.size(); ++i) record.parts[i] = parts[i];
   record.borrowed = item.borrowed_;
   if (item.borrowed_) {
-    for (const mr::slice& part : parts) mr::region_pin::hold(part);
+    item.hold_regions();
+    item.holds_ = false;  // from here on the record holds them
   }
   if (item.kind_ == transfer_kind::send) {
     if (item.role_ == transfer::role::owner_message) [[unlikely]] {
@@ -543,6 +546,7 @@ void sending::stop(transfer& item) noexcept {
 void sending::abandon(transfer& item) noexcept {
   if (item.state_ == transfer::state::waiting) {
     unlink(item);
+    item.let_regions_go();
     return pump();  // the operation may have held others back
   }
   if (item.borrowed_) {

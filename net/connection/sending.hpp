@@ -181,7 +181,7 @@ class sending final : private write_notices::outlet {
   }
   [[nodiscard]] bool make_operations() noexcept;
   void post(transfer& item) noexcept;
-  void fill(operation_record& record, const transfer& item) noexcept;
+  void fill(operation_record& record, transfer& item) noexcept;
   [[nodiscard]] std::span<std::byte> pack_trailer(trailer::storage& to, message_kind kind, std::uint32_t immediate = 0,
                                                   std::uint32_t writes = 0) const noexcept;
   void set_trailer(operation_record& record, message_kind kind, std::uint32_t immediate = 0,

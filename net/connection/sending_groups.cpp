@@ -53,6 +53,7 @@ void sending::start(list_operation& all) {
   all.is_run_ = !element.is_staged_ && state_.link().takes_runs();
   element.batch_ = &all;
   set_room_for(all);
+  all.hold();
   enqueue(element);
   pump();
   count_wait(element);
@@ -152,7 +153,6 @@ void sending::post_one_by_one(list_operation& all) noexcept {
 void sending::post_run(list_operation& all) noexcept {
   const run_portion what = next_portion(all);
   if (what.count != 0) {
-    all.hold(what.count);
     counters_of(what.kind == work_kind::write ? transfer_kind::write : transfer_kind::read)
         .bytes.add(all.bytes_of_next(what.count));
     all.posted_ += what.count;
@@ -196,8 +196,7 @@ void sending::post_element(transfer& element, live_statistics::operations& count
   record.own = {};
   record.parts[0] = element.one_;
   record.segments = std::span(record.parts).first(1);
-  record.borrowed = true;
-  mr::region_pin::hold(element.one_);
+  record.borrowed = false;  // the list holds the regions
   record.remote_key = element.remote_key_;
   record.remote_address = element.remote_address_;
   if (element.names_.count != 0) [[unlikely]]
@@ -214,7 +213,6 @@ void sending::run_advanced(work_run& run, std::size_t count, work_status status)
   if (status != work_status::done) [[unlikely]]
     elements_failed(all, count, status);
   const std::size_t place = all.posted_ - all.under_way_;
-  all.release(count);
   state_.statistics.in_flight.subtract(count);
   state_.statistics.completed(state_.home.coarse_now());
   all.elements_ended(count);
@@ -263,6 +261,7 @@ void sending::abandon(list_operation& all) noexcept {
   }
   all.element_.state_ = transfer::state::idle;
   all.element_.batch_ = nullptr;
+  all.let_go();
   pump();
 }
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/mr/region/region_state.hpp>
 #include <weft/net/connection/operation_owner.hpp>
 #include <weft/net/connection/transfer.hpp>
 
@@ -62,6 +63,16 @@ transfer::transfer(transfer&& other) noexcept
 void transfer::destroy_early() noexcept {
   if (batch_ != nullptr) detail::terminate_because("a member of a batch was destroyed while the batch is in progress");
   owner_->abandon(*this);
+}
+
+[[gnu::noinline]] void transfer::hold_regions() noexcept {
+  if (!borrowed_ || std::exchange(holds_, true)) return;
+  for (const mr::slice& part : parts()) mr::region_pin::hold(part);
+}
+
+[[gnu::noinline]] void transfer::let_regions_go() noexcept {
+  if (!std::exchange(holds_, false)) return;
+  for (const mr::slice& part : parts()) mr::region_pin::release(part);
 }
 
 void transfer::give_back(const sink& memory) noexcept {

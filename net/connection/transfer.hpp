@@ -146,8 +146,13 @@ class [[nodiscard("co_await it")]] transfer : public weft::detail::operation_bas
   void destroy_early() noexcept;
   [[noreturn, gnu::cold]] void throw_failure() const;
   [[gnu::cold]] void fail_without_owner();
+  /// Holds the regions of borrowed memory until the operation ends, or its record holds them.
+  void hold_regions() noexcept;
+  void let_regions_go() noexcept;
   /// Releases the memory, which the transport must not be using.
   void let_go() noexcept {
+    if (holds_) [[unlikely]]
+      let_regions_go();
     pin_.reset();
     owned_.reset();
   }
@@ -210,6 +215,7 @@ class [[nodiscard("co_await it")]] transfer : public weft::detail::operation_bas
   transfer_kind kind_;
   state state_ = state::idle;
   bool borrowed_ = false;
+  bool holds_ = false;  // the regions of its borrowed memory, while it waits or is carried
   bool is_list_ = false;
   role role_ = role::usual;
   bool is_behind_owner_ = false;        // the peer's process carries it out, because the fabric cannot

@@ -313,6 +313,27 @@ TEST_P_BETWEEN(cancellation, stopping_a_send_of_borrowed_memory_that_still_waits
   static_cast<void>(co_await server.recv_or_throw());
 }
 
+TEST_P_BETWEEN(cancellation, a_region_of_sends_that_wait_for_the_peer_is_busy_until_they_have_ended, options(),
+               options({.receive_depth = 1})) {
+  const mr::registration_options purpose{.usage = mr::usage::send};
+  auto region = co_await device().domain().register_memory(std::vector<std::byte>(64), purpose);
+  co_await client.send(co_await filled(pool(), 5, 1));
+  const std::array<mr::slice, 2> parts{region.slice(0, 5), region.slice(40, 24)};
+  attempt whole(tasks, client.send(region.slice()));
+  attempt in_parts(tasks, client.send(parts));
+  co_await settle();
+  EXPECT_EQ(co_await code_of(region.release()), errc::busy);
+  whole.stop();
+  co_await whole.end();
+  EXPECT_EQ(whole.code(), errc::canceled);
+  EXPECT_EQ(co_await code_of(region.release()), errc::busy);
+  static_cast<void>(co_await server.recv_or_throw());
+  EXPECT_EQ((co_await server.recv_or_throw()).size(), 29u);
+  co_await in_parts.end();
+  EXPECT_TRUE(in_parts.succeeded());
+  co_await region.release();
+}
+
 TEST_P_BETWEEN(cancellation, an_operation_that_runs_out_of_time_says_so) {
   EXPECT_EQ(co_await code_of(with_timeout(1ms, server.recv())), errc::timed_out);
   auto payload = co_await filled(pool(), 5, 1);

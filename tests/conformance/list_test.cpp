@@ -192,6 +192,34 @@ TEST_P_WINDOWS(lists, longer_than_the_queue_are_followed_by_what_is_awaited_late
   EXPECT_TRUE(pushing.succeeded() && following.succeeded()) << pushing.words() << following.words();
 }
 
+TEST_P_WINDOWS(lists, keep_their_regions_busy_from_their_start_to_their_end, options(), options({.receive_depth = 1})) {
+  const mr::registration_options purpose{.usage = mr::usage::write_src};
+  auto region = co_await device().domain().register_memory(std::vector<std::byte>(4 * block), purpose);
+  const auto there = co_await expose_zeros(server, 4 * block);
+  const std::array<net::list_part, 2> parts{
+      net::list_part{region.slice(0, block), there.remote().slice(0, block)},
+      net::list_part{region.slice(block, block), there.remote().slice(block, block)}};
+  const std::array<net::block_pair, 2> pairs{net::block_pair{2, 2}, net::block_pair{3, 3}};
+  const net::block_list blocks{
+      .local = region.slice(), .remote = there.remote(), .block_bytes = block, .blocks = pairs};
+  co_await client.send(co_await filled(pool(), 1, 1));
+  auto note = co_await filled(pool(), 2, 2);
+  attempt holding_back(tasks, client.send(note));
+  attempt of_parts(tasks, client.write(parts));
+  attempt of_blocks(tasks, client.write(blocks));
+  co_await settle();
+  EXPECT_EQ(co_await code_of(region.release()), errc::busy);
+  of_parts.stop();
+  co_await of_parts.end();
+  EXPECT_EQ(of_parts.code(), errc::canceled);
+  EXPECT_EQ(co_await code_of(region.release()), errc::busy);
+  for (int i = 0; i < 2; ++i) static_cast<void>(co_await server.recv_or_throw());
+  co_await of_blocks.end();
+  EXPECT_TRUE(of_blocks.succeeded()) << of_blocks.words();
+  co_await holding_back.end();
+  co_await region.release();
+}
+
 TEST_P_WINDOWS(lists, of_two_tasks_go_one_after_the_other) {
   constexpr std::uint32_t count = 100;
   const auto there = co_await expose_zeros(server, count * block);
