@@ -172,7 +172,8 @@ bool sending::take_one(transfer& item) noexcept {
 void sending::start_internal(transfer& item) {
   const bool is_over = state_.failure || state_.peer_closed;
   if (is_over) return item.fail(describe(item, state_.why_ended(), false));
-  if (item.failure_ || item.is_staged_) return item.fail(describe(item, make_error(errc::protocol_error), false));
+  if (item.failure_) return item.end();
+  if (item.is_staged_) return item.fail(describe(item, make_error(errc::protocol_error), false));
   enqueue_first(item);
   pump();
 }
