@@ -303,11 +303,11 @@ std::size_t epoll_driver::complete_done(std::size_t budget) noexcept {
 }
 
 // Tries the operations in to_try_ directly, as a loop without an epoll instance would. While there are any, it looks
-// less often for edges, which report everything else.
+// less often for edges, which report everything else. Each try may cancel those behind it.
 std::size_t epoll_driver::spin(std::size_t budget) noexcept {
   std::size_t count = complete_done(budget);  // first: the next receive may bring the answer to one of them
   const std::size_t tries = to_try_.size();
-  for (std::size_t left = tries; left > 0; --left) count += try_oldest() ? 1U : 0U;
+  for (std::size_t left = tries; left > 0 && to_try_.size() != 0; --left) count += try_oldest() ? 1U : 0U;
   if (done_.empty() && (tries == 0 || ++turns_without_look_ >= longest_without_look)) {
     count += collect(duration::zero());
   }

@@ -286,11 +286,15 @@ std::size_t io_uring_driver::complete_done(std::size_t budget) noexcept {
 }
 
 // Makes the parked calls directly, as a loop without a ring would: while there are few, that is cheaper than a
-// submission and a notification each.
+// submission and a notification each. Each may cancel those behind it.
 std::size_t io_uring_driver::spin(std::size_t budget) noexcept {
   std::size_t count = 0;
-  for (std::size_t left = sends_.size(); left > 0; --left) count += try_send(sends_.pop()) ? 1U : 0U;
-  for (std::size_t left = inputs_.size(); left > 0; --left) count += try_input(inputs_.pop()) ? 1U : 0U;
+  for (std::size_t left = sends_.size(); left > 0 && sends_.size() != 0; --left) {
+    count += try_send(sends_.pop()) ? 1U : 0U;
+  }
+  for (std::size_t left = inputs_.size(); left > 0 && inputs_.size() != 0; --left) {
+    count += try_input(inputs_.pop()) ? 1U : 0U;
+  }
   return count + take_completions(budget);
 }
 
@@ -334,8 +338,8 @@ std::size_t io_uring_driver::take_completions(std::size_t budget) noexcept {
 
 [[gnu::flatten]] std::size_t io_uring_driver::wait(std::size_t budget, std::optional<duration> timeout) noexcept {
   prepare_parked();
+  if (!wake_awaited_) await_wake();  // first, because it may have to take completions to make room
   if (!done_.empty() || io_uring_cq_ready(&ring_) != 0) return take_completions(budget);
-  if (!wake_awaited_) await_wake();
   count_kernel_entry();
   io_uring_cqe* entry = nullptr;
   if (timeout) {

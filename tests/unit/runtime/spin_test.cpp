@@ -23,8 +23,9 @@ class listening final : public io_operation {
     driver.start(*this);
   }
   std::size_t received = 0;
-  std::optional<int> failure;  // and then no more
-  bool stream_ended = false;   // likewise
+  std::optional<int> failure;         // and then no more
+  bool stream_ended = false;          // likewise
+  io_operation* to_cancel = nullptr;  // once the stream has ended
 
   void end() {
     if (failure || stream_ended) return;
@@ -47,6 +48,7 @@ class listening final : public io_operation {
     const ssize_t count = driver_.try_receive(*target, into);
     if (count > 0) received += static_cast<std::size_t>(count);
     stream_ended = count == 0;
+    if (stream_ended && to_cancel != nullptr) driver_.cancel(*std::exchange(to_cancel, nullptr));
     if (!stream_ended) driver_.start(*this);
   }
   event_driver& driver_;
@@ -151,6 +153,17 @@ TEST_F(spinning, ends_what_was_canceled_before_it_was_tried) {
   driver->cancel(output);
   while (!output.result) driver->spin(plenty);
   EXPECT_TRUE(output.result == -ECANCELED || output.result == 1) << *output.result;
+}
+
+TEST_F(spinning, a_completion_may_cancel_the_others_that_are_to_be_tried) {
+  auto& [near, far] = connect();
+  listening first(*driver, near);
+  listening second(*driver, connect().a);
+  first.to_cancel = &second;
+  far.close();
+  while (!second.failure) driver->spin(plenty);
+  EXPECT_EQ(second.failure, -ECANCELED);
+  EXPECT_TRUE(first.stream_ended);
 }
 
 TEST_F(spinning, sends_at_once) {
