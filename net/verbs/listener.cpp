@@ -68,7 +68,10 @@ class listener final : private cm_handler,
                        public std::enable_shared_from_this<listener> {
  public:
   listener(std::shared_ptr<device> home, std::shared_ptr<domain> memory, const listen_options& options);
-  ~listener() { cm_id::destroy_on_worker(std::move(id_)); }
+  ~listener() {
+    if (id_) id_.set_handler(nullptr);
+    cm_id::destroy_on_worker(std::move(id_));
+  }
 
   void listen_on(socket_address address);
   /// Has a worker destroy the id, because that may block. Called after listen_on() has failed.
