@@ -181,6 +181,7 @@ class channel<T>::receive_operation final : public detail::remote_waiter {
       target_->take_promised(value_);
       outcome_ = outcome::done;
     }
+    if (outcome_ == outcome::closed) return std::nullopt;  // `value_` may be left over from an earlier wait
     return std::move(value_);
   }
 

@@ -44,9 +44,9 @@ class event {
     ~wait_operation() {
       if (waiting()) target_->waiting_.remove(*this);
     }
-    bool await_ready() const noexcept { return target_->set_; }
+    bool await_ready() noexcept { return was_set_ = target_->set_; }
     void await_resume() const {
-      if (canceled()) throw error(errc::canceled, "wait for an event");
+      if (!was_set_ && canceled()) throw error(errc::canceled, "wait for an event");
     }
     [[nodiscard]] std::string describe() const override { return "an event"; }
 
@@ -63,6 +63,7 @@ class event {
     }
 
     event* target_;
+    bool was_set_ = false;  // when it was awaited: then canceled() is about an earlier wait
   };
 
   /// Waits until the flag is set: `co_await e.wait()`, on the executor to which all users of the event belong.

@@ -402,6 +402,15 @@ TEST(channel_threads, loses_nothing_while_those_that_wait_are_destroyed_at_any_t
   EXPECT_EQ(boxes.size(), 0);
 }
 
+TASK_TEST(channel, a_receive_that_is_awaited_again_after_the_last_value_finds_the_end) {
+  channel<int> numbers(1);
+  auto next = numbers.receive();
+  EXPECT_TRUE(numbers.try_send(1));
+  EXPECT_EQ(co_await next, 1);
+  numbers.close();
+  EXPECT_EQ(co_await next, std::nullopt);
+}
+
 TEST(channel_threads, takes_values_and_its_end_from_threads_without_an_executor) {
   channel<int> numbers(1);
   const auto consume = [&]() -> task<> {

@@ -47,6 +47,16 @@ TEST(event, a_waiter_that_was_set_free_goes_on_although_the_event_is_reset_at_on
   });
 }
 
+TASK_TEST(event, a_wait_that_was_stopped_may_be_awaited_again) {
+  event gate;
+  auto wait = gate.wait();
+  const auto await = [](event::wait_operation& which) -> task<> { co_await which; };
+  const result<void> waited = co_await as_result(with_timeout(1ms, await(wait)));
+  EXPECT_FALSE(waited);
+  gate.set();
+  co_await wait;
+}
+
 TEST(event, a_waiter_stopped_in_the_middle_leaves_the_others_waiting) {
   test::simulated_executor home;
   event gate;
