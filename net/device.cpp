@@ -249,6 +249,7 @@ task<shared_receives> device::share_receives(shared_receive_options options) {
 task<listener> device::listen(std::string address, listener_options options) {
   auto state = checked();
   const std::string context = fmt::format("listen on {} over {}", address, state->name());
+  options.max_half_open = std::max<std::size_t>(options.max_half_open, 1);
   const listen_options plain{.set_up_timeout = options.set_up_timeout,
                              .max_half_open = options.max_half_open,
                              .traffic_class = options.traffic_class,

@@ -437,7 +437,7 @@ listener::listener(std::shared_ptr<device_state> device, std::shared_ptr<link_li
                    const listener_options& options)
     : device_(std::move(device)),
       places_(std::make_shared<connection_places>(options.max_connections)),
-      set_ups_(std::make_shared<set_ups>(device_, source, places_, std::max<std::size_t>(options.max_half_open, 1))),
+      set_ups_(std::make_shared<set_ups>(device_, source, places_, options.max_half_open)),
       source_(std::move(source)) {}
 
 listener::listener(listener&&) noexcept = default;

@@ -131,7 +131,7 @@ struct listener_options {
   /// kernel's backlog. While the device has connections that have rails or resume, those other peers are rejected, like
   /// peers beyond max_connections, so that links of these connections can come back. Peers of an RDMA device come with
   /// their request, and are rejected beyond the limit. listener::accept(), too, has at most this number of set-ups in
-  /// progress.
+  /// progress. 0 counts as 1.
   std::size_t max_half_open = 256;
   /// The most connections through this listener at a time, counting requests that next() has yielded and nobody has
   /// answered. A connection frees its place once it is closed at this end. Peers beyond the limit are rejected and not

@@ -255,6 +255,11 @@ TEST_P_TASK(set_up, times_without_end_are_no_end) {
   static_cast<void>(co_await when_all(accept_one(listener, patient), connect(listener, patient)));
 }
 
+TEST_P_TASK(set_up, a_listener_without_room_for_half_open_peers_has_room_for_one) {
+  auto listener = co_await listen({.max_half_open = 0});
+  for (int i = 0; i < 3; ++i) static_cast<void>(co_await when_all(listener.accept(options()), connect(listener)));
+}
+
 TEST_P(set_up, the_deepest_queues_that_the_options_allow_work) {
   auto deep = options({.receive_size = 1});
   // A device has limits of its own: with Soft-RoCE one completion queue takes both.
