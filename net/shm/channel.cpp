@@ -59,7 +59,11 @@ channel channel::make(std::size_t ring_bytes, system_calls& calls) {
   channel made(std::move(file), ring_bytes, true, calls);
   int reserved = calls.madvise(made.memory_.data(), header_bytes, MADV_POPULATE_WRITE);
   // Linux before 5.14 has no MADV_POPULATE_WRITE: then the end that creates the file reserves all of it.
-  if (reserved == -EINVAL) reserved = calls.fallocate(made.file(), 0, 0, length);
+  if (reserved == -EINVAL) {
+    do {
+      reserved = calls.fallocate(made.file(), 0, 0, length);
+    } while (reserved == -EINTR);
+  }
   checked(reserved, "reserve the pages of a channel");
   ::new (&made.own()) end_words;
   ::new (&made.other()) end_words;

@@ -671,7 +671,7 @@ void shm_link::flush_oldest() noexcept {
 void shm_link::watch_stalled() noexcept {
   const bool overdue = receives_.is_stalled() && reads_ != 0 && !life_.has_ended() && overdue_after_.count() != 0;
   if (!overdue && timer::armed()) home_.disarm(*this);
-  if (overdue && !timer::armed()) static_cast<void>(home_.try_arm(*this, home_.now() + overdue_after_));
+  if (overdue && !timer::armed()) static_cast<void>(home_.try_arm(*this, later(home_.now(), overdue_after_)));
 }
 
 void shm_link::expired() noexcept {

@@ -18,6 +18,7 @@ class scarce_memory : public system_calls {
     return failure != 0 ? failure : system_calls::madvise(address, length, advice);
   }
   int fallocate(int fd, int mode, off_t offset, off_t length) noexcept override {
+    if (interruptions != 0) return --interruptions, -EINTR;
     ++files_reserved;
     file_length = static_cast<std::size_t>(length);
     return file_failure != 0 ? file_failure : system_calls::fallocate(fd, mode, offset, length);
@@ -26,6 +27,7 @@ class scarce_memory : public system_calls {
   int words_failure = 0;
   int ring_failure = 0;
   int file_failure = 0;
+  int interruptions = 0;  // of reserving a file, by signals
   std::size_t rings_reserved = 0;
   std::size_t rings_given_back = 0;
   std::size_t files_reserved = 0;
@@ -115,8 +117,10 @@ TEST_F_TASK(shm_memory, that_is_short_for_the_words_of_a_connection_fails_its_se
 TEST_F(shm_memory, is_reserved_as_a_file_where_pages_of_a_mapping_cannot_be) {
   kernel().words_failure = -EINVAL;
   kernel().ring_failure = -EINVAL;
+  kernel().interruptions = 2;
   run([&]() -> task<> {
     pair both = co_await connect_pair();
+    EXPECT_EQ(kernel().interruptions, 0);
     EXPECT_EQ(kernel().files_reserved, 1u);
     EXPECT_EQ(kernel().file_length, shm::channel::header_bytes + 2 * (std::size_t{256} << 10));
     for (int i = 0; i < 20; ++i) co_await expect_service(both);
