@@ -17,7 +17,6 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
 #include <atomic>
 #include <deque>
 #include <exception>
@@ -403,7 +402,11 @@ task<> listener::take_peer(std::shared_ptr<set_ups> all, std::shared_ptr<const s
   if (request) ++all->in_progress;
   all->changed.set();  // wakes the calls of accept(), which have the next peer taken
   if (!request) co_return;
-  co_await set_up_peer(*all, *how, *std::move(request));
+  try {
+    co_await set_up_peer(*all, *how, *std::move(request));
+  } catch (const std::exception& why) {
+    if (!all->ended.stop_requested()) report_failed_set_up(why);
+  }
   --all->in_progress;
   all->changed.set();
 }
@@ -421,14 +424,9 @@ task<> listener::wait_for_room(set_ups& all) {
 }
 
 task<> listener::set_up_peer(set_ups& all, const set_up_choice& how, connection_request request) {
-  try {
-    auto core =
-        accept_core(all.device, request.request_.take(), std::move(request.place_), how.options(), how.shared());
-    auto peer = co_await connection_request::make_connection(std::move(core));
-    if (!all.closed) all.ready.push_back(std::move(peer));
-  } catch (const std::exception& why) {
-    if (!all.ended.stop_requested()) report_failed_set_up(why);
-  }
+  auto core = accept_core(all.device, request.request_.take(), std::move(request.place_), how.options(), how.shared());
+  auto peer = co_await connection_request::make_connection(std::move(core));
+  if (!all.closed) all.ready.push_back(std::move(peer));
 }
 
 // ---- the handle ----

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <exception>
 #include <memory>
 #include <new>
 #include <system_error>
@@ -111,7 +112,7 @@ void worker_pool::submit(detail::worker_job& job) {
     pthread_sigmask(SIG_SETMASK, &blocked, &before);
     try {
       threads_.push_back(detail::owned_thread::run<&worker_pool::work>(*this));
-    } catch (const error&) {
+    } catch (const std::exception&) {
       if (threads_.empty()) {
         pthread_sigmask(SIG_SETMASK, &before, nullptr);
         throw;

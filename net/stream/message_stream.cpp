@@ -217,8 +217,8 @@ void message_stream::close() noexcept {
 task<> message_stream::finish(stream_ref) {
   try {
     co_await connection_->close();
-  } catch (const error&) {
-    // The stream has ended all the same.
+  } catch (const std::exception&) {
+    // The stream has ended all the same; without memory, the connection's destructor closes the connection.
   }
   connection_.reset();
   closed_.set();

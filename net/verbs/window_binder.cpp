@@ -81,7 +81,7 @@ class window_binder::binding_wait {
   binding_wait(window_binder& all, binding& item) noexcept : all_(all), item_(item) {
     item_.wr = {};
     item_.ended.reset();
-    item_.posted = item_.awaited = true;
+    item_.awaited = true;
     item_.done = false;
   }
   binding_wait(const binding_wait&) = delete;
@@ -171,6 +171,7 @@ task<std::uint32_t> window_binder::bind(bound_window& made, ibv_mw_bind_info wha
   item.wr.bind_mw.rkey = ibv_inc_rkey(key_before);
   item.wr.bind_mw.bind_info = what;
   auto bound = wait_for(item);  // made before the request is posted, because it may throw, and a post cannot be undone
+  item.posted = true;
   post_binding(item);
   co_await std::move(bound);
   // On rxe the caller has to set the key; with type 1 it also has to restore the key after a failure: ibv_bind_mw(3).
