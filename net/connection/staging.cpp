@@ -569,9 +569,9 @@ bool staging::heard(const owner_message& said) noexcept {
 
 // Whether the link itself reads and writes that memory. A peer that names other memory would have this end carry out
 // its own requests by asking again.
-bool staging::is_in_reach(const mr::remote_region& slots) const noexcept {
+bool staging::is_in_reach(const mr::remote_region& memory) const noexcept {
   constexpr mr::usage needed = mr::usage::write_dst | mr::usage::read_src;
-  const mr::remote_slice whole = slots;
+  const mr::remote_slice whole = memory;
   peer_names names;
   std::optional<error> why_not;
   if (!whole.allows(needed) || whole.on(mr::place_behind_owner) != nullptr) return false;

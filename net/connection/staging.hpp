@@ -92,7 +92,7 @@ class staging final : public sending::carrier {
   task<> copy_in(std::span<const std::byte> from, mr::slice to);
   task<> request(std::size_t slot, owner_message what);
 
-  [[nodiscard]] bool is_in_reach(const mr::remote_region& slots) const noexcept;
+  [[nodiscard]] bool is_in_reach(const mr::remote_region& memory) const noexcept;
   [[nodiscard]] bool answered(const owner_message& said) noexcept;
   [[nodiscard]] static owner_message direct_request(const piece& what) noexcept;
 
