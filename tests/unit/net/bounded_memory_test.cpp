@@ -102,8 +102,8 @@ TEST_F_TASK(bounded_memory, set_ups_that_never_end_cost_little_and_end_at_the_de
   for (std::size_t i = 0; i < strangers; ++i) crowd.push_back(raw_peer::connect(listener.address()));
   const bytes request = request_frame();
   const auto waiting = [&]() -> task<> { static_cast<void>(co_await listener.next()); };
-  const auto script = [&](scope& tasks) -> task<> {
-    tasks.spawn(waiting());
+  const auto script = [&](scope& children) -> task<> {
+    children.spawn(waiting());
     high_water heap;
     for (std::size_t i = 0; i < 30; ++i) {
       for (raw_peer& one : crowd) send_if_it_can(one, std::span(request).subspan(i, 1));

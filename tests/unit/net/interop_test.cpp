@@ -199,8 +199,8 @@ TEST_F_TASK(interop_profile, asks_a_peer_that_answers_nothing_at_all_no_third_ti
       static_cast<void>(co_await raw.receive_rest());
     }
   };
-  const auto body = [&](scope& tasks) -> task<> {
-    tasks.spawn(serve(tasks));
+  const auto body = [&](scope& children) -> task<> {
+    children.spawn(serve(children));
     const auto code = co_await code_of(device().connect(listener.address(), interop()));
     EXPECT_TRUE(code == errc::peer_vanished || code == std::errc::connection_reset) << code.message();
     EXPECT_EQ(asked, 2);

@@ -311,8 +311,8 @@ TEST_F(verbs_pitfalls, a_message_that_comes_before_the_word_of_the_connection_fi
     running.run(with_timeout(60s, serve()), left_early);
   });
   net::device home = net::device::open(open_transport(device_name, rdma_calls::libraries()));
-  const auto ask = [&](std::string where) -> task<> {
-    auto peer = co_await home.connect(std::move(where));
+  const auto ask = [&](std::string target) -> task<> {
+    auto peer = co_await home.connect(std::move(target));
     for (std::size_t bytes = 1; bytes <= 3; ++bytes) {
       auto memory = co_await home.pool().allocate(bytes);
       co_await peer.send(std::move(memory));
