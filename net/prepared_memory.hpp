@@ -79,6 +79,7 @@ class [[nodiscard("co_await it")]] prepared_transfer {
   enum class state : std::uint8_t { idle, ended, posted };
   state state_ = state::idle;
   union {
+    // NOLINTNEXTLINE(readability-identifier-naming): private, which the check does not see of a union
     transfer posted_;  // made here when the operation is posted, because moving it here would cost more
   };
 };

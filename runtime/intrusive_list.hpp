@@ -15,6 +15,7 @@ class list_hook {
  public:
   constexpr list_hook() = default;
   list_hook(const list_hook& /*other*/) noexcept {}
+  // NOLINTNEXTLINE(bugprone-unhandled-self-assignment): it assigns nothing
   list_hook& operator=(const list_hook& /*other*/) noexcept { return *this; }
 
  protected:

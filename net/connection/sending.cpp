@@ -130,6 +130,7 @@ bool sending::is_new(const transfer& item) noexcept { return item.batch_ == null
 [[gnu::flatten]] bool sending::take(transfer& item) noexcept {
   if (!is_clear() || !may_use(item)) return false;
   // Inlined twice, so that a send skips the checks that only other operations need.
+  // NOLINTNEXTLINE(bugprone-branch-clone)
   return item.kind_ == transfer_kind::send ? take_one(item) : take_one(item);
 }
 

@@ -49,7 +49,7 @@ auto as_task(Operation&& operation) {
   if constexpr (std::is_lvalue_reference_v<Operation>) {
     return await_in_place(std::addressof(operation));
   } else {
-    return await_kept<Operation>(std::move(operation));
+    return await_kept<Operation>(std::forward<Operation>(operation));
   }
 }
 

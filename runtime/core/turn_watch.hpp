@@ -18,14 +18,14 @@ class turn_watch {
       : clock_(time), limit_(limit), stalls_(stalls), start_(time.now()) {}
   turn_watch(const turn_watch&) = delete;
   turn_watch& operator=(const turn_watch&) = delete;
-  ~turn_watch();
+  ~turn_watch();  // NOLINT(bugprone-exception-escape): see tell()
 
   /// Resumes `item`, times it, and tells the trace if there is one. Not inlined, because otherwise every turn of the
   /// loop would reserve stack space for the local variables of resume().
   [[gnu::noinline]] void resume(promise_base& item) noexcept;
 
  private:
-  void tell() const noexcept;
+  void tell() const noexcept;  // NOLINT(bugprone-exception-escape): see there
 
   clock& clock_;
   const duration limit_;
