@@ -310,7 +310,8 @@ class rails_transport final : public transport {
     std::vector<rail_route> routes;  // of the attempt in progress
     std::vector<std::byte> words;
     const auto named = [&](std::size_t first) { return fmt::format("over {}", route(addresses, first).way->name()); };
-    const auto attempt = [&](std::size_t first, std::size_t, const failed_attempts&) {
+    const auto attempt = [&](std::size_t first, std::size_t left, const failed_attempts&) {
+      wider.deadline = share_of_time(options.deadline, left);
       routes.clear();
       for (std::size_t j = 0; j < count; ++j) routes.push_back(route(addresses, (first + j) % count));
       words = greeting_over(*routes[0].way, options.private_data);

@@ -777,6 +777,22 @@ TEST_F_BETWEEN_ENDS(rails, a_peer_that_knows_the_connection_no_more_has_restarte
   EXPECT_EQ(co_await code_of(both.client.write(source, target.remote().slice(0, 100))), errc::peer_restarted);
 }
 
+TEST_F(rails, a_connection_comes_about_although_the_first_address_is_silent) {
+  const auto body = []() -> task<> {
+    const net::connection_options how{.set_up_timeout = 2s};
+    auto device = net::device::open("iwarp+iwarp");
+    const auto silent = co_await net::stream_listener::listen(device, "tcp://127.0.0.1:0");  // nobody takes its peers
+    net::listener listener = co_await device.listen("127.0.0.1:0");
+    const std::string addresses =
+        std::string(silent.address()).substr(std::string_view("tcp://").size()) + "+" + std::string(listener.address());
+    auto both = co_await when_all(device.connect(addresses, how), accept_one(listener, how));
+    co_await std::get<0>(both).send(co_await test::filled(device.pool(), 10, 1));
+    EXPECT_TRUE(holds((co_await std::get<1>(both).recv_or_throw()).bytes(), 1));
+  };
+  executor home;
+  home.run(with_timeout(forever, body()));
+}
+
 TEST_F(rails, a_device_has_them_by_name) {
   const auto body = []() -> task<> {
     const net::connection_options how;
