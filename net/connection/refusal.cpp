@@ -68,7 +68,10 @@ refusal::reason refusal::missing_capability() const noexcept {
   if (is_answered && state_.input_over) return reason::ended;
   if (is_answered && can.outgoing_reads == 0) return reason::no_answers;
   if (item_.how_.immediate && !(writes ? can.write_immediate : can.immediate)) return reason::no_immediate;
-  if (item_.how_.invalidate && !can.invalidate) return reason::no_invalidation;
+  if (item_.how_.invalidate) [[unlikely]] {
+    if (!can.invalidate) return reason::no_invalidation;
+    if (*item_.how_.invalidate > state_.carrier.largest_key) return reason::too_large_key;
+  }
   if (item_.is_behind_owner_) [[unlikely]] {
     if (!can.device_memory) return reason::no_device_memory;
     if (item_.is_atomic()) return reason::no_device_atomics;
@@ -153,6 +156,10 @@ error refusal::explain(reason why) const {
       return error(errc::not_supported, "this link carries no immediate data");
     case reason::no_invalidation:
       return error(errc::not_supported, "this link cannot revoke the peer's keys");
+    case reason::too_large_key:
+      return error(errc::invalid_argument,
+                   fmt::format("the key to revoke, {:#x}, is larger than any that the peer opens for this connection",
+                               *item_.how_.invalidate));
     case reason::no_device_memory:
       return error(errc::not_supported,
                    "this fabric cannot reach the peer's device memory; set connection_options::device_memory at both "

@@ -22,6 +22,7 @@ class refusal {
     no_answers,
     no_immediate,
     no_invalidation,
+    too_large_key,
     no_device_memory,
     no_persistence,
     no_device_flush,

@@ -236,6 +236,19 @@ TEST_P_BETWEEN(exposures, given_back_by_the_peer_are_closed_before_they_are_take
   EXPECT_TRUE(is_zero(open.memory().bytes()));
 }
 
+TEST_P_BETWEEN(exposures, are_not_given_back_by_a_key_whose_last_32_bits_are_theirs) {
+  if (!client.capabilities().invalidate) co_return;
+  const auto open = co_await expose_zeros(server, 10);
+  const std::uint64_t key = open.remote().key();
+  if (key > std::numeric_limits<std::uint32_t>::max()) co_return;  // of rails, whose messages carry 64
+  auto note = co_await filled(pool(), 10, 1);
+  const std::uint64_t other = key + (std::uint64_t{1} << 32);
+  EXPECT_EQ(co_await code_of(client.send(note, {.invalidate = other})), errc::invalid_argument);
+  co_await client.write(note, open.remote());
+  co_await client.flush(open.remote());
+  EXPECT_TRUE(holds(open.memory().bytes(), 1));
+}
+
 TEST_P(exposures, of_another_connection_and_whole_regions_cannot_be_given_back) {
   if (!opens_regions()) GTEST_SKIP() << no_open_regions;
   if (!has_windows()) GTEST_SKIP() << no_windows;
