@@ -214,11 +214,16 @@ std::size_t engine::gather_payload(output_batch& batch, request& request, std::s
   if (limit != left) limit = without_a_cut_word(offset, limit);
   const auto start = batch.here();
   const auto from = request.at_;
-  const std::size_t gathered = gather_pieces(batch, request, limit);
-  if (gathered == limit || (offset + gathered) % word_bytes == 0) return gathered;
-  batch.rewind(start);  // the batch is full, and the payload would end within a word
-  request.at_ = from;
-  return gather_pieces(batch, request, without_a_cut_word(offset, gathered));
+  std::size_t gathered = gather_pieces(batch, request, limit);
+  // The batch is full, and the payload would end within a word. A shorter payload may be cut within a word once more,
+  // because its last piece, once referred to, may have become so small that it is copied, and find no room.
+  while (gathered != limit && (offset + gathered) % word_bytes != 0) {
+    batch.rewind(start);
+    request.at_ = from;
+    limit = without_a_cut_word(offset, gathered);
+    gathered = gather_pieces(batch, request, limit);
+  }
+  return gathered;
 }
 
 std::size_t engine::gather_pieces(output_batch& batch, request& request, std::size_t limit) noexcept {

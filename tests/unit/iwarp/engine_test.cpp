@@ -199,6 +199,23 @@ class side : public engine_host {
   request& write(bytes payload, std::uint32_t stag, std::uint64_t offset, std::size_t pieces = 1) {
     return post(request_kind::write, std::move(payload), stag, offset, pieces);
   }
+  /// Cuts the local memory into segments of these sizes, again and again.
+  request& write_cut(bytes payload, std::uint32_t stag, std::uint64_t offset, std::span<const std::size_t> sizes) {
+    operation& op = operations.emplace_back();
+    op.memory = std::move(payload);
+    std::span<std::byte> rest(op.memory);
+    for (std::size_t i = 0; !rest.empty(); ++i) {
+      const std::size_t size = std::min(rest.size(), sizes[i % sizes.size()]);
+      op.segments.emplace_back(rest.first(size), nullptr);
+      rest = rest.subspan(size);
+    }
+    op.posted.kind = request_kind::write;
+    op.posted.local = op.segments;
+    op.posted.stag = stag;
+    op.posted.offset = offset;
+    EXPECT_TRUE(machine.post(op.posted));
+    return op.posted;
+  }
   request& read(std::size_t size, std::uint32_t stag, std::uint64_t offset, std::size_t pieces = 1) {
     return post(request_kind::read, bytes(size), stag, offset, pieces);
   }
@@ -584,6 +601,24 @@ TEST_F(engines, cut_writes_and_read_responses_where_a_word_of_the_peers_memory_e
         }
       }
     }
+  }
+}
+
+// The batch is full behind a segment that is just too long to be copied, and has no room for a copy of it without the
+// bytes of the cut word.
+TEST_F(engines, cut_no_word_where_a_segment_becomes_so_short_that_it_is_copied) {
+  constexpr std::array<std::size_t, 2> sizes{199, engine::inline_bytes + 1};
+  for (std::uint64_t offset = 0; offset < 9; ++offset) {
+    connect({.max_ulpdu = 64768}, output_batch::min_storage_bytes);
+    right->regions[1] = {.memory = bytes(30000)};
+    left->write_cut(pattern(20000), 1, offset, sizes);
+    const bytes wire = left->transmit_all();
+    for (const bytes& ulpdu : ulpdus_of(wire)) {
+      const std::uint64_t at = tagged_of(ulpdu).offset;
+      ASSERT_TRUE(at == offset || at % 8 == 0) << "a write at " << offset << " is cut at " << at;
+    }
+    right->feed(wire);
+    ASSERT_TRUE(std::ranges::equal(std::span(right->regions[1].memory).subspan(offset, 20000), pattern(20000)));
   }
 }
 
