@@ -139,6 +139,7 @@ executor_core::executor_core(executor_options options)
 executor_core::~executor_core() {
   drop_attachment(&detail::listed_executor::key);  // first: from now on no other executor asks for a dump
   end();
+  while (!mail_.empty()) run_all_mail();  // mail that mail has sent: nobody would run it later
   if (has_dependents() && !birthplace_.is_parents()) {
     detail::terminate_because(
         "an executor was destroyed before a connection, listener, stream or shared receives that belong to it: destroy "
@@ -290,7 +291,8 @@ void executor_core::withdraw(detail::remote_work& work) noexcept {
   }
 }
 
-// Runs all mail that has come so far; some of the mail that is sent meanwhile may be left.
+// Runs all mail that has come so far; some of the mail that is sent meanwhile may be left, so that a run() ends also
+// while mail sends itself again.
 void executor_core::run_all_mail() noexcept {
   run_mail(std::numeric_limits<std::size_t>::max());  // what is in the inbox already
   run_mail(std::numeric_limits<std::size_t>::max());

@@ -270,6 +270,26 @@ TEST(executor, what_was_posted_and_not_called_is_called_when_it_is_destroyed) {
   EXPECT_EQ(called, 1);
 }
 
+TEST(executor, what_mail_posts_when_it_is_destroyed_is_called_too_however_long_the_chain) {
+  class chained_post {
+   public:
+    chained_post(executor_core& home, int& left) : home_(&home), left_(&left) {}
+    void operator()() const {
+      if (--*left_ != 0) home_->post(*this);
+    }
+
+   private:
+    executor_core* home_;
+    int* left_;
+  };
+  int left = 10;
+  {
+    executor home;
+    home.post(chained_post(core_of(home), left));
+  }
+  EXPECT_EQ(left, 0);
+}
+
 // ---- the order of the ready queue
 
 std::vector<int> order_of_ten(std::optional<std::uint64_t> seed) {
