@@ -12,6 +12,16 @@
 #include <optional>
 
 namespace weft::mr::detail {
+namespace {
+
+// As a double, a limit near the largest number is 2 to the power of 64, which no std::size_t holds.
+std::size_t fraction_of(std::size_t limit, double fraction) noexcept {
+  const auto whole = static_cast<double>(limit);
+  const double part = std::floor(whole * fraction);
+  return part < whole ? std::min(static_cast<std::size_t>(part), limit) : limit;
+}
+
+}  // namespace
 
 pool_limits::pool_limits(const domain& home, const pool_options& options)
     : arena_bytes_(round_down(options.arena_bytes, chunk_bytes)) {
@@ -30,8 +40,7 @@ pool_limits::pool_limits(const domain& home, const pool_options& options)
     refuse(fmt::format("max_bytes {} and arena_bytes {} must be at least {}{}", limit, options.arena_bytes, chunk_bytes,
                        because(": ")));
   }
-  const auto for_receive = static_cast<std::size_t>(std::floor(static_cast<double>(limit) * options.receive_fraction));
-  receive_ = round_down(std::min(for_receive, limit), chunk_bytes);
+  receive_ = round_down(fraction_of(limit, options.receive_fraction), chunk_bytes);
   send_ = round_down(limit - receive_, chunk_bytes);
   if (!reason_.empty()) warn(home, limit);
 }

@@ -179,6 +179,17 @@ TEST_F(pool_test, a_budget_of_nothing_refuses_every_buffer) {
   home.run(ask());
 }
 
+// As a floating-point number it is larger than any limit.
+TEST_F(pool_test, the_largest_limit_is_shared_like_any_other) {
+  constexpr std::size_t most = ~std::size_t{0};
+  const pool of_receives(domain, {.max_bytes = most, .receive_fraction = 1});
+  EXPECT_EQ(of_receives.max_buffer_bytes(budget::receive), most - 16 * kib + 1);
+  EXPECT_EQ(of_receives.max_buffer_bytes(budget::send), 0U);
+  const pool of_both(domain, {.max_bytes = most});
+  EXPECT_EQ(of_both.max_buffer_bytes(budget::receive), most / 2 + 1);
+  EXPECT_EQ(of_both.max_buffer_bytes(budget::send), most / 2 - 16 * kib + 1);
+}
+
 TEST_F(pool_test, options_that_leave_no_room_are_refused) {
   EXPECT_EQ(test::code_thrown_by([&] { pool(domain, {.max_bytes = 100}); }), errc::invalid_argument);
   EXPECT_EQ(test::code_thrown_by([&] { pool(domain, {.arena_bytes = 100}); }), errc::invalid_argument);
