@@ -101,10 +101,10 @@ task<std::size_t> message_stream::write_some(stream_ref, readable_ranges what) {
   for (std::size_t done = 0; done < what.bytes() && messages.all().size() < outgoing::most;) {
     const std::size_t size = std::min(largest_, what.bytes() - done);
     mr::buffer memory;
-    if (done == 0) {
-      memory = co_await pool_.allocate(size);
-    } else if (auto more = pool_.try_allocate(size)) {
-      memory = *std::move(more);
+    if (auto at_hand = pool_.try_allocate(size)) {
+      memory = *std::move(at_hand);
+    } else if (done == 0) {
+      memory = co_await wait_for_memory(size, words);
     } else {
       break;
     }
@@ -186,12 +186,24 @@ task<std::size_t> message_stream::send(outgoing& messages) {
   co_return bytes;
 }
 
+// Waits until the pool has memory, but no longer than the stream is open: see stop_waiting().
+task<mr::buffer> message_stream::wait_for_memory(std::size_t size, const char* what) {
+  turn mine(co_await weft::detail::current_promise(), waiting_, what);
+  try {
+    auto memory = co_await pool_.allocate(size);
+    co_return memory;
+  } catch (const error&) {
+    if (!is_open()) throw error(errc::closed, what);
+    throw;
+  }
+}
+
 task<> message_stream::shutdown_send(stream_ref) {
   constexpr const char* words = "shut down the sending side of a stream";
   static_cast<void>(open_for(words));
   if (output_ended_) co_return;
   turn mine(co_await weft::detail::current_promise(), writing_, words);
-  auto nothing = co_await pool_.allocate(0);
+  auto nothing = co_await wait_for_memory(0, words);
   transfer last = open_for(words).send(std::move(nothing));
   try {
     co_await last;
@@ -206,6 +218,7 @@ task<> message_stream::shutdown_send(stream_ref) {
 // On another thread nobody can wait for the close, so the connection's destructor closes the connection.
 void message_stream::close() noexcept {
   if (!connection_ || std::exchange(closing_, true)) return;
+  stop_waiting();
   try {
     if (home_.on_own_thread()) return run_in_background(home_, finish(stream_ref(*this)), "close a stream");
   } catch (const std::bad_alloc&) {  // then the connection's destructor closes the connection
@@ -226,13 +239,22 @@ task<> message_stream::finish(stream_ref) {
 
 void message_stream::abort() noexcept {
   aborted_ = true;
+  stop_waiting();
   if (connection_) connection_->abort();
 }
 
 void message_stream::drop() noexcept {
   if (closing_) return;  // finish() ends the stream
   connection_.reset();
+  stop_waiting();
   closed_.set();
+}
+
+// Ends the wait for memory of an operation in progress. The end of the connection ends all other waits.
+void message_stream::stop_waiting() noexcept {
+  if (waiting_ == nullptr) return;
+  const auto stop = [this] { waiting_->request_stop(); };
+  home_.on_own_thread() ? stop() : home_.visit(stop);
 }
 
 }  // namespace weft::net

@@ -61,12 +61,15 @@ class message_stream final : public stream_core {
   [[nodiscard]] bool has_content() const noexcept { return taken_ != content_.size(); }
   task<bool> receive();
   task<std::size_t> send(outgoing& messages);
+  task<mr::buffer> wait_for_memory(std::size_t size, const char* what);
+  void stop_waiting() noexcept;
   task<> finish(stream_ref self);
 
   std::optional<connection> connection_;  // empty once dropped or closed
   std::size_t largest_;                   // the largest message that this end sends, in bytes
   bool closing_ = false;
   bool aborted_ = false;
+  turn* waiting_ = nullptr;  // within writing_: the wait for memory
 
   mr::buffer content_;  // the message that is being read
   std::size_t taken_ = 0;

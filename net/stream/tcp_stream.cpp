@@ -105,17 +105,22 @@ task<received_bytes> tcp_stream::read_bytes(stream_ref) {
   check("read from a stream");
   const user here(*this);
   turn mine(co_await weft::detail::current_promise(), reading_, "read from a stream");
-  for (;;) {
-    co_await wait_for_input();
-    auto memory = co_await pool_.allocate(usual_read, mr::budget::receive);
-    if (ended_) throw failure(ECANCELED, "read from");
-    message_header header{writable_ranges(memory.bytes())};
-    const ssize_t count = home_.io().try_receive(wire_->socket, header.get());
-    if (count == -EAGAIN || count == -EINTR) continue;
-    if (count < 0) throw failure(static_cast<int>(-count), "read from");
-    memory.resize(static_cast<std::size_t>(count));
-    received_bytes got(std::move(memory), 0);
-    co_return got;
+  try {
+    for (;;) {
+      co_await wait_for_input();
+      auto memory = co_await pool_.allocate(usual_read, mr::budget::receive);
+      if (ended_) throw failure(ECANCELED, "read from");
+      message_header header{writable_ranges(memory.bytes())};
+      const ssize_t count = home_.io().try_receive(wire_->socket, header.get());
+      if (count == -EAGAIN || count == -EINTR) continue;
+      if (count < 0) throw failure(static_cast<int>(-count), "read from");
+      memory.resize(static_cast<std::size_t>(count));
+      received_bytes got(std::move(memory), 0);
+      co_return got;
+    }
+  } catch (const error& why) {  // the pool does not know that the end of the stream has canceled the allocation
+    if (ended_ && why.code() == errc::canceled) throw failure(ECANCELED, "read from");
+    throw;
   }
 }
 

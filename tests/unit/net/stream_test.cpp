@@ -590,6 +590,38 @@ TEST_P_STREAMS(message_stream_test, writes_registered_memory_without_a_copy,
   co_await when_all(write(), look());
 }
 
+// Takes all that is left of a budget.
+task<std::vector<mr::buffer>> use_up(mr::pool& pool, mr::budget which) {
+  constexpr std::size_t bytes = std::size_t{16} << 10;
+  constexpr std::size_t of_others = 16;  // more buffers than connections hold
+  auto all = co_await pool.allocate_all(pool.max_buffers(bytes, which) - of_others, bytes, which);
+  while (auto more = pool.try_allocate(bytes, which)) all.push_back(*std::move(more));
+  co_return all;
+}
+
+TEST_P_TASK(message_stream_test, a_write_that_waits_for_memory_ends_with_the_stream) {
+  open_device({.pool = {.max_bytes = std::size_t{8} << 20}});
+  const std::vector<void (*)(net::stream&)> ways_to_end{
+      [](net::stream& which) { which.close(); },
+      [](net::stream& which) { which.abort(); },
+      [](net::stream& which) { which = net::stream(); },
+  };
+  const content words = bytes_from(0, 10'000);
+  for (const auto end : ways_to_end) {
+    auto both = co_await connect();
+    auto held = co_await use_up(pool(), mr::budget::send);
+    const auto end_it = [&]() -> task<> {
+      co_await settle();
+      EXPECT_EQ(pool().statistics().send.waiting, 1u);
+      end(both.a);
+      EXPECT_EQ(pool().statistics().send.waiting, 0u);
+      held.clear();
+    };
+    const auto ended = co_await when_all(code_of(both.a.write_some(words)), end_it());
+    EXPECT_EQ(std::get<0>(ended), errc::closed);
+  }
+}
+
 TEST_P_STREAMS(message_stream_test, read_bytes_hands_out_what_was_received_and_what_is_left_of_it) {
   const auto words = bytes_from(0, 1000);
   co_await a.write(words);
@@ -816,6 +848,20 @@ TEST_F(plain_stream, is_not_listened_for_by_whoever_could_turn_nobody_away) {
 }
 
 // Each write arms a timer, which belongs to the executor.
+TEST_F_TASK(plain_stream, that_is_closed_while_a_read_waits_for_memory_says_so) {
+  open_device({.pool = {.max_bytes = std::size_t{8} << 20}});
+  auto both = co_await connect_plain();
+  const auto held = co_await use_up(pool(), mr::budget::receive);
+  const content words = bytes_from(0, 100);
+  co_await both.b.write(words);
+  const auto close = [&]() -> task<> {
+    while (pool().statistics().receive.waiting == 0) co_await settle();
+    both.a.close();
+  };
+  const auto closed = co_await when_all(code_of(both.a.read_bytes()), close());
+  EXPECT_EQ(std::get<0>(closed), errc::closed);
+}
+
 TEST_F_TASK(plain_stream, destroyed_on_another_thread_while_its_timer_is_armed_ends_on_its_executor) {
   const content word = bytes_from(0, 1);
   ends gone = co_await connect_plain();
