@@ -6,7 +6,6 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
 #include <utility>
 
 namespace weft::net {
@@ -58,10 +57,6 @@ void shared_receive_state::leave(user& one) noexcept {
 }
 
 void shared_receive_state::close() noexcept {
-  if (!home_.belongs_to_this_thread()) {
-    closing_ = shared_from_this();
-    return home_.submit(*this);
-  }
   closed_ = true;
   stop_if_unused();
   open_.reset();
@@ -123,12 +118,21 @@ task<std::shared_ptr<shared_receive_group>> shared_receive_group::make(std::shar
   co_return made;
 }
 
-// Closes each set only once, although several fabrics may share it, because close() may submit the set to its executor,
-// and must not do so twice.
-void shared_receive_group::close() noexcept {
-  for (auto each = of_fabrics_.begin(); each != of_fabrics_.end(); ++each) {
-    if (std::find(of_fabrics_.begin(), each, *each) == each) (*each)->close();
-  }
+void shared_receive_group::close(std::shared_ptr<shared_receive_group> group) noexcept {
+  shared_receive_group& self = *group;
+  if (self.home_.belongs_to_this_thread()) return self.close_sets();
+  self.closing_ = std::move(group);
+  self.home_.submit(self);
+}
+
+void shared_receive_group::run_on_executor() noexcept {
+  const std::shared_ptr<shared_receive_group> last = std::move(closing_);
+  close_sets();
+}
+
+// Fabrics with the same domain share a set, which may thus be closed twice.
+void shared_receive_group::close_sets() noexcept {
+  for (const auto& each : of_fabrics_) each->close();
 }
 
 }  // namespace weft::net

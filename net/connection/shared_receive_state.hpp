@@ -12,7 +12,6 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
-#include <utility>
 #include <vector>
 
 namespace weft::net {
@@ -22,8 +21,7 @@ class device_state;
 /// One set of shared receives: a receive queue of a transport, and the memory of its receives. The shared_receives
 /// handle and the connections that use the set own it together.
 class shared_receive_state final : public std::enable_shared_from_this<shared_receive_state>,
-                                   private receive_refill::client,
-                                   private weft::detail::remote_work {
+                                   private receive_refill::client {
  public:
   /// A connection that uses the receives.
   class user {
@@ -49,8 +47,7 @@ class shared_receive_state final : public std::enable_shared_from_this<shared_re
   /// Adds a connection, which uses the receives until leave().
   void join(user& one);
   void leave(user& one) noexcept;
-  /// Lets the refill stop as soon as no connection uses the receives. Called when the program's handle is destroyed, on
-  /// any thread.
+  /// Lets the refill stop as soon as no connection uses the receives. Called once the program's handle is destroyed.
   void close() noexcept;
 
   /// Posts a slot that has its memory.
@@ -64,7 +61,6 @@ class shared_receive_state final : public std::enable_shared_from_this<shared_re
   void refilled(receive_slot& slot, mr::buffer memory) noexcept override;
   void refill_failed(const error& why) noexcept override;
   void stop_if_unused() noexcept;
-  void run_on_executor() noexcept override { std::exchange(closing_, nullptr)->close(); }
 
   executor_core& home_;
   std::shared_ptr<device_state> device_;
@@ -74,12 +70,11 @@ class shared_receive_state final : public std::enable_shared_from_this<shared_re
   receive_refill refill_;
   std::vector<user*> users_;
   bool closed_ = false;
-  std::optional<executor_core::dependent> open_{std::in_place, home_};  // set until close() has run on home_
-  std::shared_ptr<shared_receive_state> closing_;  // this object, while close() is on its way to home_
+  std::optional<executor_core::dependent> open_{std::in_place, home_};  // set until close()
 };
 
 /// The receives behind shared_receives: one set for each domain of a device. Fabrics with the same domain share a set.
-class shared_receive_group {
+class shared_receive_group final : private weft::detail::remote_work {
  public:
   static task<std::shared_ptr<shared_receive_group>> make(std::shared_ptr<device_state> device,
                                                           shared_receive_options options);
@@ -88,11 +83,17 @@ class shared_receive_group {
   [[nodiscard]] const std::shared_ptr<shared_receive_state>& on(std::size_t fabric) const noexcept {
     return of_fabrics_[fabric];
   }
-  /// Closes all sets. Called when the program's handle is destroyed, on any thread.
-  void close() noexcept;
+  /// Closes all sets. Called when the program's handle is destroyed, on any thread. Takes the handle's ownership to the
+  /// sets' executor, because whoever lets go last releases the sets, which only that executor's thread may do.
+  static void close(std::shared_ptr<shared_receive_group> group) noexcept;
 
  private:
+  void run_on_executor() noexcept override;
+  void close_sets() noexcept;
+
+  executor_core& home_ = *executor_core::current();
   std::vector<std::shared_ptr<shared_receive_state>> of_fabrics_;
+  std::shared_ptr<shared_receive_group> closing_;  // this object, while close() is on its way to home_
 };
 
 /// Finds the shared receives that `options` name, for connect() and accept(); null if they name none. Throws
