@@ -18,6 +18,10 @@ namespace {
 
 // How many bytes of one request a turn moves to or from memory that the peer has lent.
 constexpr std::size_t bytes_a_visit = std::size_t{256} << 10;
+// A turn that has moved this much begins no further request, because each one that completes may let more be posted.
+constexpr std::size_t bytes_a_turn = bytes_a_visit;
+// What the smallest requests count as, so that a turn executes at most 64 of them.
+constexpr std::size_t least_counted = bytes_a_turn / 64;
 
 // Copies between a request's memory, from offset `from` on, and the peer's memory at `place`. `by_words`: tears no
 // word, as for writes of up to whole_bytes. False if a file behind the request's memory has become shorter.
@@ -91,6 +95,10 @@ direct_requests::step direct_requests::execute(posted_request& item, bool awaits
 
 direct_requests::step direct_requests::execute_piece(posted_request& item, const direct_access::range& where,
                                                      std::byte* place) noexcept {
+  if (moved_ >= bytes_a_turn) {
+    moved_ = postponed;
+    return step::wait;
+  }
   const auto bytes = static_cast<std::size_t>(std::min<std::uint64_t>(item.bytes - item.moved, bytes_a_visit));
   switch (visit(*item.work, item.moved, where, {place + item.moved, bytes}, item.bytes <= whole_bytes)) {
     case outcome::shut:
@@ -104,10 +112,11 @@ direct_requests::step direct_requests::execute_piece(posted_request& item, const
     case outcome::done:
       break;
   }
+  moved_ += std::max(bytes, least_counted);
   item.moved += bytes;
   item.done = item.moved == item.bytes;  // mutant: take a large direct transfer
   if (item.done) return step::done;
-  postponed_ = true;
+  moved_ = postponed;
   return step::wait;
 }
 

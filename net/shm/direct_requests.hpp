@@ -43,9 +43,10 @@ class direct_requests {
   /// Executes a write or read of up to whole_bytes at once. Only if are_possible(), and while no answer is awaited. If
   /// the result is `wait`, the request is left to execute().
   [[nodiscard]] step execute_now(const work_request& work, std::uint64_t bytes) noexcept;
-  /// Whether a request that is too large for one turn goes on in the next; begin() clears this.
-  [[nodiscard]] bool are_postponed() const noexcept { return postponed_; }
-  void begin() noexcept { postponed_ = false; }
+  /// Whether requests that are too large or too many for one turn go on in the next; begin() clears this.
+  [[nodiscard]] bool are_postponed() const noexcept { return moved_ == postponed; }
+  /// Begins a turn, which moves a bounded number of bytes, however many requests complete in it.
+  void begin() noexcept { moved_ = 0; }
   /// Notes that a write is left to the peer, so that direct accesses wait until the peer has executed it.
   void wrote() noexcept { gate_.is_behind = true; }
   /// Unmaps the loan of a key that this end gives back.
@@ -90,7 +91,8 @@ class direct_requests {
   std::unique_ptr<direct_access> access_;  // null: the peer has offered nothing, or end() was called
   direct_gate gate_;
   bool fencing_ = false;  // a fence has not been answered yet
-  bool postponed_ = false;
+  static constexpr std::size_t postponed = SIZE_MAX;
+  std::size_t moved_ = 0;  // how many bytes this turn has moved; `postponed` once a request has to wait for the next
 };
 
 }  // namespace weft::net::shm

@@ -161,6 +161,7 @@ void shm_link::ring() noexcept {
 void shm_link::settle() noexcept {
   if (life_.is_closed() || !life_.has_begun()) return;
   ++depth_;
+  direct_.begin();
   do {
     unsettled_ = false;
     send_output();
@@ -176,7 +177,6 @@ void shm_link::settle() noexcept {
 void shm_link::send_output() noexcept {
   if (life_.is_broken()) return;
   output_.begin();
-  direct_.begin();
   if ((!notices_.are_owed() || notices_.send()) && answers_.send()) send_requests();
   output_.publish();
   complete_oldest();

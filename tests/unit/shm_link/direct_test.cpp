@@ -218,6 +218,28 @@ TEST_F_LENT(direct_memory, leaves_others_their_turns_in_the_middle_of_a_large_tr
   EXPECT_GT(turns, 8);
 }
 
+// Each element that has completed lets another one be posted.
+TEST_F_LENT(direct_memory, leaves_others_their_turns_in_the_middle_of_a_long_list) {
+  auto ours = co_await device().domain().register_memory(std::vector<std::byte>(8), {.usage = usage::write_src});
+  const net::list_part word{ours.slice(), region.remote().slice(0, 8)};
+  const std::vector<net::list_part> parts(10'000, word);
+  int turns = 0;
+  bool written = false;
+  const auto write = [&]() -> task<> {
+    co_await both.client.write(parts);
+    written = true;
+  };
+  const auto count = [&]() -> task<> {
+    while (!written) {
+      ++turns;
+      co_await yield();
+    }
+  };
+  co_await when_all(write(), count());
+  EXPECT_GT(turns, 50);
+  co_await ours.release();
+}
+
 TEST_F_LENT(direct_memory, is_atomic_with_what_its_owner_does) {
   auto& word = *reinterpret_cast<std::uint64_t*>(region.data() + 16);
   std::thread local([&word] {
