@@ -62,9 +62,10 @@ struct connection_options {
   /// heartbeat are checked in one turn, which wakes an idle executor once in that time. With an RDMA device an idle
   /// executor wakes every 500 ms anyway. Zero: no heartbeats.
   std::chrono::milliseconds heartbeat{0};
-  /// How long the answer to a read may wait behind messages for which there is no receive here, because their sender
-  /// has no credits, or this end shares receives; then the connection ends with errc::not_receiving. Only iWARP in user
-  /// space and shared memory have this limit. Zero: for ever.
+  /// How long the answer to a read or an atomic operation may wait behind messages for which there is no receive here,
+  /// because their sender has no credits, or this end shares receives; then the connection ends with
+  /// errc::not_receiving. Only iWARP in user space and shared memory have this limit. Over shared memory it holds for
+  /// large sends and writes, too, and for operations on memory that is used directly. Zero: for ever.
   std::chrono::milliseconds overdue_after{10000};
 
   /// How long the connection waits for a new link once it has lost its only link, or all of its rails. Meanwhile

@@ -47,6 +47,8 @@ class direct_requests {
   [[nodiscard]] bool are_postponed() const noexcept { return moved_ == postponed; }
   /// Begins a turn, which moves a bounded number of bytes, however many requests complete in it.
   void begin() noexcept { moved_ = 0; }
+  /// Whether requests wait until the peer has said that it has executed earlier ones.
+  [[nodiscard]] bool await_fence() const noexcept { return fencing_; }
   /// Notes that a write is left to the peer, so that direct accesses wait until the peer has executed it.
   void wrote() noexcept { gate_.is_behind = true; }
   /// Unmaps the loan of a key that this end gives back.

@@ -317,7 +317,7 @@ void shm_link::take_arrived() noexcept {
 }
 
 // Whether settle() would have nothing to do: no output, no completion, no closing step, and no watch for an overdue
-// read.
+// answer.
 bool shm_link::is_settled() const noexcept {
   const bool has_output = has_unsent() || notices_.are_owed();
   return !has_output && !requests_.oldest_is_done() && !life_.is_ending() && !receives_.is_stalled() && !timer::armed();
@@ -666,19 +666,25 @@ void shm_link::flush_oldest() noexcept {
   life_.events().completed(*item.work, status_of(item, refused_));
 }
 
-// Limits the time for which answers to this end's reads may be held up behind a message that has no receive. Native
-// peers have credits, so that each of their messages finds a receive.
+// Whether answers that this end waits for may lie behind a message that has no receive: those to reads and atomic
+// operations, to fences, and the word that a far payload was copied.
+bool shm_link::answers_are_held_up() const noexcept {
+  return receives_.is_stalled() && (reads_ != 0 || direct_.await_fence() || requests_.oldest_far() != nullptr);
+}
+
+// Limits the time for which answers may be held up. A native peer sends a message without a receive only if this end
+// shares receives and has run out of them; otherwise each of its credits stands for a receive.
 void shm_link::watch_stalled() noexcept {
-  const bool overdue = receives_.is_stalled() && reads_ != 0 && !life_.has_ended() && overdue_after_.count() != 0;
+  const bool overdue = answers_are_held_up() && !life_.has_ended() && overdue_after_.count() != 0;
   if (!overdue && timer::armed()) home_.disarm(*this);
   if (overdue && !timer::armed()) static_cast<void>(home_.try_arm(*this, later(home_.now(), overdue_after_)));
 }
 
 void shm_link::expired() noexcept {
   const turn outer(*this);
-  if (receives_.is_stalled() && reads_ != 0) {
-    break_off(make_error(errc::not_receiving, "a read is overdue behind messages that wait for a recv() here"));
-  }
+  if (!answers_are_held_up()) return;
+  break_off(make_error(errc::not_receiving,
+                       "the answer to an operation is overdue behind messages that wait for a recv() here"));
 }
 
 void shm_link::close() noexcept {

@@ -99,7 +99,7 @@ class shm_link final : public net::link,
   void fall_asleep() noexcept override;
   void wake_up() noexcept override;
   void socket_ready(bool at_end) noexcept override;
-  // timer: a read is overdue
+  // timer: an answer is overdue
   void expired() noexcept override;
   // lender
   void loans_ended() noexcept override;
@@ -150,6 +150,7 @@ class shm_link final : public net::link,
   void advance_end() noexcept;
   void look_at_the_end_of_the_socket() noexcept;
   void flush_oldest() noexcept;
+  [[nodiscard]] bool answers_are_held_up() const noexcept;
   void watch_stalled() noexcept;
   [[nodiscard]] bool is_outside_of_loans() noexcept;
   void close() noexcept;

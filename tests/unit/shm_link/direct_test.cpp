@@ -432,6 +432,22 @@ TEST_P_BY_HAND(direct_order, waits_for_answers_to_reads_of_other_memory) {
   EXPECT_EQ(target.bytes()[0], std::byte{'a'});
 }
 
+TEST_P_BY_HAND(direct_order, is_waited_for_behind_messages_that_nobody_receives_for_so_long_and_no_longer, bytes(),
+               {.receive_depth = 1}) {
+  const auto view = co_await lend_file(hand);
+  auto memory = co_await filled(8, 'd');
+  co_await victim.write(memory, place(other_key, 8));  // for the owner
+  const auto hold_up = [&]() -> task<> {
+    static_cast<void>(co_await next(hand, record_kind::fence));
+    for (int i = 0; i < 100; ++i) hand.send(bytes(10));
+    hand.say({.kind = record_kind::fenced});
+    co_await settle();
+    jump(net::connection_options().overdue_after + 1s);
+  };
+  const auto both = co_await when_all(code_of(victim.read(memory, place(key, 8))), hold_up());
+  EXPECT_EQ(std::get<0>(both), errc::not_receiving);
+}
+
 // The peer counts only what it is asked for.
 TEST_P_BY_HAND(direct_order, leaves_the_peer_able_to_say_which_request_it_has_refused) {
   constexpr std::size_t size = 2 * shm::whole_bytes;  // too much for an operation that ends where it begins

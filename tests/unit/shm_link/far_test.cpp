@@ -300,6 +300,24 @@ TEST_P_BY_HAND(sender_that_stops, takes_an_answer_right_behind_the_word_that_a_p
   EXPECT_EQ(target.bytes()[0], std::byte{'a'});
 }
 
+class sender_that_receives_nothing : public sender_that_stops {};
+WEFT_ON_BOTH_ENDS(sender_that_receives_nothing);
+
+TEST_P_BY_HAND(sender_that_receives_nothing, waits_for_the_word_that_a_payload_was_copied_for_so_long_and_no_longer,
+               bytes(), {.receive_depth = 1}) {
+  co_await allow(hand, victim);
+  auto memory = co_await filled(size, 'm');
+  const auto hold_up = [&]() -> task<> {
+    static_cast<void>(co_await far_memory(hand));
+    for (int i = 0; i < 100; ++i) hand.send(bytes(10));
+    hand.say({.kind = record_kind::copied});
+    co_await settle();
+    jump(net::connection_options().overdue_after + 1s);
+  };
+  const auto both = co_await when_all(code_of(victim.send(memory)), hold_up());
+  EXPECT_EQ(std::get<0>(both), errc::not_receiving);
+}
+
 // It goes on to receive what its peer sends until that has finished, too.
 TEST_P_BY_HAND(hostile_far_payload, is_confirmed_by_an_end_that_has_finished) {
   const std::uint64_t word = 7;
