@@ -131,6 +131,7 @@ std::size_t completion_queue::poll(std::size_t budget) noexcept {
       break;
     }
     const auto count = static_cast<std::size_t>(found);
+    found_while_armed_ = armed_;
     for (std::size_t i = 0; i < count; ++i) dispatch(batch[i]);
     total += count;
     if (count == wanted) continue;
@@ -149,20 +150,22 @@ void completion_queue::drain() noexcept {
   }
 }
 
-// Arming takes a system call on rxe, so a queue that is still armed is left so. An event for completions that were
-// already polled wakes the executor once for nothing.
+// Arming takes a system call on rxe, so a queue that is still armed is left so. It is armed again after a completion
+// whose event has not been taken, because a kernel without memory drops the event, and the device is no longer armed.
+// An event for completions that were already polled wakes the executor once for nothing.
 void completion_queue::arm() noexcept {
-  if (armed_) return;
+  if (armed_ && !found_while_armed_) return;
+  found_while_armed_ = false;
   armed_ = device_->calls().req_notify_cq(queue_) == 0;
 }
 
-// There is at most one event, because the queue is not armed again before the event has been taken. To look for another
-// event would take a system call each time.
+// Takes one event: to look for another would take a system call each time. Each arm() causes at most one event, so that
+// they do not pile up, and one that is left wakes the executor once for nothing.
 void completion_queue::disarm() noexcept {
   const int result = device_->calls().get_cq_event(channel_);
   if (result == -EAGAIN || result == -EINTR) return;
   if (result < 0) return lose_channel();
-  armed_ = false;
+  armed_ = found_while_armed_ = false;
   if (++unacknowledged_ == acknowledge_every) {
     device_->calls().ack_cq_events(queue_, std::exchange(unacknowledged_, 0));
   }

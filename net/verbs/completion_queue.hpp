@@ -114,6 +114,7 @@ class completion_queue final : public poller, private async_handler {
   std::uint32_t reserved_ = 0;
   unsigned unacknowledged_ = 0;
   bool armed_ = false;
+  bool found_while_armed_ = false;  // a completion, whose event has not been taken
   bool polled_ = false;
   bool channel_lost_ = false;  // the device was removed, and the channel's descriptor stays readable
   std::optional<error> failure_;

@@ -495,10 +495,7 @@ void rdma::ack_cq_events(ibv_cq* item, unsigned count) noexcept {
 
 void rdma::wake(queue& from) {
   if (!std::exchange(from.armed, false)) return;
-  if (traits_.loses_events && dice_.one_in(50)) {
-    from.armed = true;  // the next one
-    return;
-  }
+  if (traits_.loses_events && dice_.one_in(50)) return;  // the kernel drops it, and the queue is no longer armed
   static_cast<channel*>(from.channel)->events.push_back(&from);
 }
 

@@ -642,6 +642,19 @@ TEST_F(completions, that_are_armed_still_are_not_armed_again) {
   EXPECT_EQ(libraries.arms, 2);
 }
 
+TEST_F(completions, whose_event_the_kernel_has_dropped_have_the_queue_armed_again) {
+  sink one;
+  libraries.completions.assign(1, completion(queue.attach(one)));
+  queue.arm();
+  queue.disarm();  // no event
+  EXPECT_EQ(queue.poll(64), 1u);
+  queue.arm();
+  EXPECT_EQ(libraries.arms, 2);
+  queue.disarm();
+  queue.arm();
+  EXPECT_EQ(libraries.arms, 2);
+}
+
 TEST_F(completions, are_told_of_by_one_event_for_which_there_is_one_system_call) {
   queue.arm();
   libraries.events_to_take = 1;
