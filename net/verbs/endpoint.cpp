@@ -426,6 +426,7 @@ task<> endpoint::destroy_on_worker() {
     drain();
   }
   if (receive_tag_) queue_->detach(*receive_tag_);
+  target_->end();  // on_async_event() uses the id, which the worker destroys
   const auto work = [this]() noexcept { destroy_now(); };
   bool destroyed = false;
   try {

@@ -15,6 +15,7 @@
 #include "../../sim/loose_task.hpp"
 #include "failing_calls.hpp"
 #include "kit/clock.hpp"
+#include "kit/held_workers.hpp"
 #include "kit/scripted_test.hpp"
 #include "kit/test.hpp"
 #include "verbs/fake_device.hpp"
@@ -43,6 +44,7 @@ class patient_libraries final : public test::eventful_libraries {
   std::function<int()> on_dealloc;  // what ibv_dealloc_mw(3) returns; null: it succeeds
   int destroy_pair_failure = 0;
   bool loses_requests = false;  // instead of flushing them
+  int notified = 0;             // ids, by rdma_notify(3)
   int break_failure = 0;        // of what takes a queue pair to ERR
   std::atomic<int> broken = 0;  // queue pairs that are there
 
@@ -60,6 +62,10 @@ class patient_libraries final : public test::eventful_libraries {
   }
   int destroy_id(rdma_cm_id* id) noexcept override {
     delete id;
+    return 0;
+  }
+  int notify(rdma_cm_id*, ibv_event_type) noexcept override {
+    ++notified;
     return 0;
   }
   int init_qp_attr(rdma_cm_id*, ibv_qp_attr*, int*) noexcept override { return 0; }
@@ -553,6 +559,28 @@ TEST_F(verbs_disposal, leaves_an_executor_that_is_driven_from_outside_to_whoever
     std::this_thread::yield();  // to the worker
   } while (libraries.pairs != 0 || core_of(guest).has_work());
   core_of(guest).drive_from(nullptr);
+}
+
+// The peer's first message has come, and its set-up has been abandoned.
+TEST_F(verbs_disposal, does_not_use_the_id_that_a_worker_destroys) {
+  test::held_workers workers(2);  // the first two jobs make a completion queue and the queue pair
+  executor running({.workers = &workers, .clock = &time});
+  const auto root = [&]() -> task<> {
+    std::unique_ptr<endpoint> pair = co_await make_endpoint(executor_state::of(home));
+    ibv_async_event came{};
+    came.event_type = IBV_EVENT_COMM_EST;
+    came.element.qp = pair->pair();
+    endpoint::dispose(std::move(pair));
+    while (!workers.hold_it()) co_await yield();
+    libraries.raise(came);
+    while (libraries.acknowledgements == 0) co_await yield();
+    for (int i = 0; i < 10; ++i) co_await yield();
+    EXPECT_EQ(libraries.notified, 0);
+    workers.let_go();
+    while (libraries.pairs != 0) co_await yield();
+    for (int i = 0; i < 10; ++i) co_await yield();
+  };
+  running.run(root());
 }
 
 // From here to its end, no allocation succeeds on any thread.
