@@ -146,7 +146,8 @@ class device {
   };
   using info_ptr = std::unique_ptr<fi_info, info_closer>;
   /// Returns the fi_info for an endpoint: at that address if the provider is over IP and its own address has that
-  /// length, else at an address of the provider's choice. Throws std::bad_alloc.
+  /// length, also if that is IPv4 and the address is IPv4 mapped into IPv6, as a listener on "[::]" has it; else at an
+  /// address of the provider's choice. Throws std::bad_alloc.
   [[nodiscard]] info_ptr info_at(const void* address, std::size_t length) const;
   /// Whether a peer whose end of the socket is at `peer` may have its endpoint at `endpoint`: over IP, only on the same
   /// host or in another address family, so that no peer makes this end send to a third party. Other providers'

@@ -8,6 +8,8 @@
 
 #include <fmt/core.h>
 
+#include <sys/socket.h>
+
 #include <exception>
 #include <span>
 #include <string>
@@ -31,6 +33,14 @@ error rejected(const frame& answer, const device& home) {
       break;
   }
   return rejection(answer.private_data(), answer_step);
+}
+
+socket_address address_of_peer(const descriptor& socket) {
+  sockaddr_storage there{};
+  socklen_t length = sizeof there;
+  const int result = socket.calls().getpeername(socket.fd(), reinterpret_cast<sockaddr*>(&there), &length);
+  if (result < 0) throw error(errc::peer_vanished, answer_step);
+  return {reinterpret_cast<const sockaddr*>(&there), length};
 }
 
 class transport final : public net::transport {
@@ -98,6 +108,10 @@ task<new_link> transport::set_up(const socket_address& target, std::span<const s
     check_kind(said, frame_kind::accept, answer_step);
     if (said.incoming_reads > hello.outgoing_reads || said.outgoing_reads > hello.incoming_reads) {
       throw error(errc::protocol_error, fmt::format("{}: the peer agrees to more than was asked for", answer_step));
+    }
+    if (!device_->may_be_at(said.address(), address_of_peer(*made.socket))) {
+      throw error(errc::protocol_error,
+                  fmt::format("{}: the peer's endpoint is on another host than the peer", answer_step));
     }
     made.incoming_reads = said.outgoing_reads;
     made.outgoing_reads = said.incoming_reads;

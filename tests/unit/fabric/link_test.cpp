@@ -555,6 +555,33 @@ TEST(fabric_set_up, is_ready_only_once_the_endpoint_of_the_peer_is_known) {
   acceptor.join();
 }
 
+TEST(fabric_set_up, with_an_acceptor_that_names_an_endpoint_on_another_host_fails) {
+  using net::fabric::frame;
+  shim_library library;
+  net::device device = net::device::open(net::fabric::open_transport(provider, library));
+  const door way;
+  const sockaddr_in elsewhere = loopback_at(INADDR_LOOPBACK + 1, ntohs(way.own().sin_port));
+  std::jthread acceptor([&] {
+    const int socket = way.accept();
+    std::array<std::byte, frame::max_bytes> bytes;
+    EXPECT_GT(::recv(socket, bytes.data(), bytes.size(), 0), 0);
+    frame answer{.kind = net::fabric::frame_kind::accept};
+    EXPECT_TRUE(answer.set_address(std::as_bytes(std::span(&elsewhere, 1))));
+    const std::size_t size = net::fabric::pack(answer, bytes);
+    EXPECT_EQ(::send(socket, bytes.data(), size, 0), static_cast<ssize_t>(size));
+    EXPECT_LE(::recv(socket, bytes.data(), bytes.size(), 0), 0);  // not that it is ready
+    ::close(socket);
+  });
+  executor home;
+  const auto body = [&]() -> task<> {
+    const auto connecting = [&]() -> task<> { static_cast<void>(co_await device.connect(way.address())); };
+    const auto failure = co_await failure_of(connecting());
+    EXPECT_TRUE(failure && failure->code() == errc::protocol_error) << words_of(failure);
+  };
+  home.run(with_timeout(patience, body()));
+  EXPECT_FALSE(library.has_inserted(&elsewhere));
+}
+
 TEST(fabric_memory_of_a_connection, is_in_use_until_its_endpoint_is_closed) {
   shim_library library;
   net::device device = net::device::open(net::fabric::open_transport(provider, library));
