@@ -34,6 +34,12 @@ constexpr auto doubt_time = std::chrono::milliseconds(50);
 // The most that dead_peer_after counts for: as good as for ever. Longer times could overflow.
 constexpr auto longest_patience = std::chrono::hours(24 * 365);
 
+// Leaves room for the message_trailer, which send_queue puts behind each message.
+std::uint64_t largest_message(const fi_info& about) noexcept {
+  const std::uint64_t most = about.ep_attr->max_msg_size;
+  return std::min<std::uint64_t>(most - std::min<std::uint64_t>(most, message_trailer::bytes), UINT32_MAX);
+}
+
 std::uint8_t rights_of(work_kind what) noexcept {
   if (what == work_kind::write) return control_record::writing;
   return what == work_kind::read ? control_record::reading : control_record::reading | control_record::writing;
@@ -56,7 +62,7 @@ fabric_link::fabric_link(established&& made)
   capabilities_.invalidate = true;
   capabilities_.solicited = true;
   capabilities_.explains_end = true;
-  capabilities_.max_message_bytes = std::min<std::uint64_t>(about.ep_attr->max_msg_size, UINT32_MAX);
+  capabilities_.max_message_bytes = largest_message(about);
   const std::size_t parts = std::min(max_segments, about.tx_attr->iov_limit);
   capabilities_.max_parts = capabilities_.max_read_parts = static_cast<std::uint8_t>(parts);
   made_.dead_peer_after = std::min<std::chrono::milliseconds>(made_.dead_peer_after, longest_patience);

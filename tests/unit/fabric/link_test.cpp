@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/net/link/native_protocol.hpp>
 
 #include <sys/socket.h>
 #include <unistd.h>
@@ -632,6 +633,36 @@ TEST(fabric_refusals, of_accesses_that_an_exposure_has_no_right_for_are_never_do
     if (failure) co_await expect_end(server, errc::protocol_error);
   };
   home.run(with_timeout(patience, between(device, script)));
+}
+
+// A provider that takes no longer messages.
+class narrow_library final : public shim_library {
+ public:
+  static constexpr std::size_t most_bytes = 2000;
+
+  int getinfo(const fi_info* hints, fi_info** found) noexcept override {
+    const int result = shim_library::getinfo(hints, found);
+    if (result == 0) (*found)->ep_attr->max_msg_size = most_bytes;
+    return result;
+  }
+  ssize_t sendmsg(fid_ep* endpoint, const fi_msg* what, std::uint64_t flags) noexcept override {
+    std::size_t bytes = 0;
+    for (const iovec& each : std::span(what->msg_iov, what->iov_count)) bytes += each.iov_len;
+    if (bytes > most_bytes) broke("a message is longer than the provider takes");
+    return shim_library::sendmsg(endpoint, what, flags);
+  }
+};
+
+TEST(fabric_messages, of_the_longest_kind_have_room_for_both_trailers) {
+  narrow_library library;
+  with_peers(library, [](net::connection& client, net::connection& server, mr::pool& pool) -> task<> {
+    const std::size_t bytes = client.capabilities().max_message_bytes - net::trailer::max_bytes;
+    auto note = co_await pool.allocate(bytes);
+    co_await client.send(std::move(note), {.immediate = 7});
+    const auto message = co_await server.recv_or_throw();
+    EXPECT_EQ(message.size(), bytes);
+    EXPECT_EQ(message.immediate, 7u);
+  });
 }
 
 TEST(fabric_links, end_when_the_fabric_moves_nothing_although_the_peer_is_there) {
