@@ -20,8 +20,10 @@ constexpr std::size_t usual_message = 4096;
 
 std::size_t largest_message(const capabilities& link) noexcept {
   const std::uint64_t takes = link.native || link.max_send_bytes != 0 ? link.max_send_bytes : usual_message;
-  const std::uint64_t carries = std::min<std::uint64_t>(link.max_message_bytes, largest_of_all + trailer::max_bytes);
-  return static_cast<std::size_t>(std::min(takes, carries - trailer::max_bytes));
+  // A device may report that it carries less than a trailer.
+  const std::uint64_t carries =
+      link.max_message_bytes - std::min<std::uint64_t>(link.max_message_bytes, trailer::max_bytes);
+  return static_cast<std::size_t>(std::min<std::uint64_t>({takes, carries, largest_of_all}));
 }
 
 }  // namespace
@@ -42,7 +44,7 @@ connection& message_stream::open_for_sending(const char* what) {
   if (output_ended_) throw error(errc::closed, std::string(what) + " after shutdown_send()");
   if (largest_ == 0)
     throw error(errc::message_too_large,
-                std::string(what) + ": the peer's receive_size is 0: it takes only empty messages");
+                std::string(what) + ": the peer's receive_size is 0, or the fabric carries only empty messages");
   return link;
 }
 

@@ -133,6 +133,9 @@ TEST(device, whose_ports_carry_less_than_a_trailer_carries_no_message) {
     auto message = co_await home.pool().allocate(1);
     const auto sent = co_await as_result(client.send(message));
     EXPECT_EQ(sent ? std::error_code() : sent.error().code(), errc::message_too_large);
+    net::stream over(std::move(client));
+    const auto written = co_await as_result(over.write_some(std::as_bytes(std::span("x", 1))));
+    EXPECT_TRUE(!written && says(written.error(), "carries only empty messages"));
   };
   executor running;
   running.run(root());
