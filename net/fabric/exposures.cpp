@@ -80,6 +80,14 @@ bool exposures::allows(std::uint64_t key, std::uint64_t first, std::uint64_t len
   });
 }
 
+bool exposures::is_revoking(std::uint64_t key, std::uint64_t first, std::uint64_t length,
+                            std::uint64_t needed) const noexcept {
+  return std::any_of(items_.begin(), items_.end(), [&](const auto& each) {
+    const bool is_meant = each->state == exposure::closing || each->state == exposure::asking;
+    return is_meant && each->key == key && each->opened.allows(first, length, needed);
+  });
+}
+
 void exposures::revoke(std::uint64_t key, revocation& who) noexcept {
   exposure* const item = find(key);
   if (item == nullptr) return who.revoked();

@@ -61,6 +61,9 @@ class exposures {
   /// Whether the peer may access `length` bytes from address `first` by that key, with the rights `needed` of fi_mr(3).
   [[nodiscard]] bool allows(std::uint64_t key, std::uint64_t first, std::uint64_t length,
                             std::uint64_t needed) const noexcept;
+  /// Whether the key of such an access is being revoked, so that the access may have begun before, and may end yet.
+  [[nodiscard]] bool is_revoking(std::uint64_t key, std::uint64_t first, std::uint64_t length,
+                                 std::uint64_t needed) const noexcept;
   /// Revokes a key because the peer asks for it. False if the key opens nothing; otherwise owner::invalidated()
   /// follows, unless the link ends.
   [[nodiscard]] bool invalidate(std::uint64_t key) noexcept;

@@ -328,11 +328,15 @@ void fabric_link::take_question(const control_record& asked) noexcept {
   if ((asked.reason & control_record::writing) != 0) needed |= FI_REMOTE_WRITE;
   const bool allowed = needed == 0 || made_.memory->find(asked.key).allows(asked.address, asked.length, needed) ||
                        exposures_.allows(asked.key, asked.address, asked.length, needed);
+  const bool is_revoking = !allowed && exposures_.is_revoking(asked.key, asked.address, asked.length, needed);
   // A peer that is refused ends the connection, unless the access has completed meanwhile. So a peer that asks again
   // and again guesses keys.
   constexpr unsigned most_refusals = 16;
-  if (!allowed && ++refusals_told_ > most_refusals) return break_rules("the peer asks for one key after another");
-  const std::uint8_t word = allowed ? control_record::reading : control_record::aborted;
+  const bool is_refused = !allowed && !is_revoking;
+  if (is_refused && ++refusals_told_ > most_refusals) return break_rules("the peer asks for one key after another");
+  const std::uint8_t word = allowed       ? control_record::reading
+                            : is_revoking ? control_record::revoking
+                                          : control_record::aborted;
   tell({.kind = control_record::answers, .reason = word, .key = asked.key});
 }
 
@@ -352,7 +356,9 @@ void fabric_link::take_answer(const control_record& answer) noexcept {
   posted_request* const suspect = std::exchange(suspect_, nullptr);
   // The suspect may have completed meanwhile, and its slot may be in use again.
   const bool is_open = requests_.contains(suspect);
-  if (!is_open || answer.reason == control_record::reading) {
+  // Its completion may only be late, unless the provider has reported a failure.
+  const bool is_waited_for = answer.reason == control_record::revoking && !doubt_;
+  if (!is_open || is_waited_for || answer.reason == control_record::reading) {
     if (is_open) suspect->cleared = true;
     if (doubt_) ask();
     return;

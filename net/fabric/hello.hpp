@@ -120,9 +120,11 @@ struct control_record {
     refused_you = 1,  ///< the sender has refused an access of the other end's by `key`
     refused_us = 2,   ///< the other end has refused an access of the sender's by `key`
     rules = 3,        ///< the other end has broken the protocol
-    // asks: the rights that the access needs, combined by OR. answers: `reading` if it is allowed, else `aborted`.
+    // asks: the rights that the access needs, combined by OR. answers: `reading` if it is allowed, `revoking` if its
+    // key is being revoked, so that the access may have been allowed when it began, else `aborted`.
     reading = 1,
     writing = 2,
+    revoking = 2,
     // fenced:
     under_way = 0,
     none_under_way = 1,

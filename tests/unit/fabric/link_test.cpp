@@ -147,6 +147,58 @@ TEST(fabric_fences, are_answered_once_the_accesses_by_a_key_have_ended) {
   });
 }
 
+TEST(fabric_fences, do_not_turn_an_access_whose_completion_is_late_into_a_refused_one) {
+  constexpr std::uint64_t used = 77;
+  shim_library library;
+  net::device device = net::device::open(net::fabric::open_transport(provider, library));
+  library.lose_requests();
+  const auto peer = [&](const raw_peer& self) {
+    while (library.lost() == 0) std::this_thread::yield();
+    self.say({.kind = control_record::fences, .key = used});
+    unsigned answers = 0;
+    for (auto next = self.hear(); next; next = self.hear()) {
+      if (next->kind == control_record::fenced && next->reason == control_record::none_under_way) break;
+      if (next->kind != control_record::asks) continue;
+      if (++answers == 2) library.find_lost_requests();
+      self.say({.kind = control_record::answers, .reason = control_record::revoking, .key = used});
+    }
+    EXPECT_GE(answers, 2u);
+  };
+  with_raw_peer(device, provider, peer, [&](net::connection& server, net::device&) -> task<> {
+    auto source = co_await device.allocate(8);
+    co_await server.write(source, mr::remote_slice(used, 0, 8, mr::usage::write_dst));
+    server.abort();
+  });
+}
+
+TEST(fabric_questions, about_a_key_that_is_being_revoked_are_no_guesses_and_are_refused_once_it_has_been) {
+  std::atomic<std::uint64_t> address = 0;
+  const auto peer = [&](const raw_peer& self) {
+    const auto fence = self.hear(control_record::fences);
+    ASSERT_TRUE(fence);
+    const auto ask = [&] {
+      self.say({.kind = control_record::asks,
+                .reason = control_record::writing,
+                .key = fence->key,
+                .address = address,
+                .length = 100});
+      const auto answer = self.hear(control_record::answers);
+      return answer ? answer->reason : std::uint8_t{control_record::reading};
+    };
+    self.say({.kind = control_record::fenced, .reason = control_record::under_way, .key = fence->key});
+    for (int i = 0; i != 100; ++i) EXPECT_EQ(ask(), control_record::revoking);
+    self.say({.kind = control_record::fenced, .reason = control_record::none_under_way, .key = fence->key});
+    EXPECT_EQ(ask(), control_record::aborted);
+  };
+  with_raw_peer(provider, peer, [&](net::connection& server, net::device& device) -> task<> {
+    auto memory = co_await device.allocate(100);
+    auto open = co_await server.expose(std::move(memory), mr::usage::write_dst);
+    address = open.remote().address();
+    static_cast<void>(co_await open.revoke());
+    co_await expect_end(server, errc::peer_vanished);
+  });
+}
+
 TEST(fabric_fences, freeze_all_calls_of_the_device_that_move_bytes) {
   shim_library library;
   net::device device = net::device::open(net::fabric::open_transport("net", library));
