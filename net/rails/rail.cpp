@@ -285,6 +285,11 @@ void rail::receive_flushed(receive_work& work) noexcept {
   if (!is_own(work)) owner_.receive_returned(work);
 }
 
+void rail::input_over() noexcept {
+  const rail_owner::turn outer(owner_);
+  owner_.input_over();
+}
+
 void rail::ended(bool orderly, const error& why) noexcept {
   const rail_owner::turn outer(owner_);
   if (!std::exchange(given_up_, false)) health_.note_why(orderly ? "the peer has ended it" : why.what());

@@ -149,6 +149,7 @@ class rail final : private link_events {
   void completed(work_request& work, work_status status) noexcept override;
   void received(receive_work& work, const arrival& what) noexcept override;
   void receive_flushed(receive_work& work) noexcept override;
+  void input_over() noexcept override;
   void ended(bool orderly, const error& why) noexcept override;
   void closed() noexcept override;
 

@@ -68,6 +68,8 @@ class rail_owner {
   /// Takes a receive of the connection's back, because a control message has filled it.
   virtual void take_back(rail& over, receive_work& work) noexcept = 0;
   virtual void receive_returned(receive_work& work) noexcept = 0;
+  /// The peer, which is not weft, has finished sending over the only rail.
+  virtual void input_over() noexcept = 0;
   virtual void rail_ended(rail& which, bool orderly, const error& why) noexcept = 0;
   virtual void rail_closed(rail& which) noexcept = 0;
   /// Ends the connection, because the peer breaks the rules.

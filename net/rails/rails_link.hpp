@@ -110,6 +110,9 @@ class rails_link final : public link,
   void controlled(rail& over, const control& said) noexcept override;
   void take_back(rail& over, receive_work& work) noexcept override { incoming_.take_back(over, work); }
   void receive_returned(receive_work& work) noexcept override { incoming_.returned(work); }
+  void input_over() noexcept override {
+    if (!life_.has_ended()) life_.events().input_over();
+  }
   void rail_ended(rail& which, bool orderly, const error& why) noexcept override;
   void rail_closed(rail& which) noexcept override;
   void refuse_peer(const char* why, violation what = violation::other) noexcept override { refuse(what, why); }

@@ -451,6 +451,21 @@ TEST_F_LISTENING(listening, a_foreign_peer_exchanges_plain_messages) {
   EXPECT_FALSE(co_await peer.recv());
 }
 
+TEST_F_TASK(listening, a_foreign_peer_that_has_finished_sending_is_heard_on_a_device_of_several_rails) {
+  net::device of_two = net::device::open("iwarp+iwarp");
+  net::listener listener = co_await of_two.listen(own_loopback() + ":0");
+  raw_peer raw = raw_peer::connect(listener.address());
+  const bytes nothing;
+  auto both = co_await when_all(raw.set_up(nothing), accept(listener));
+  net::connection& peer = std::get<1>(both);
+  raw.finish();
+  EXPECT_FALSE(co_await peer.recv());
+  auto note = co_await of_two.pool().allocate(8);
+  co_await peer.send(std::move(note));
+  const bytes last = co_await raw.receive_fpdu();
+  EXPECT_EQ(last.size(), net::iwarp::untagged_header::bytes + 8);
+}
+
 TEST_F_LISTENING(listening, a_foreign_peer_may_send_more_than_there_are_receives_for) {
   raw_peer raw = raw_peer::connect(listener.address());
   const bytes nothing;
