@@ -118,6 +118,7 @@ class exposed_memory {
   std::array<rail_key, max_rails> keys{};
   revocation* owner = nullptr;  ///< set when the owner revokes the memory, and notified once no key is open
   bool is_given_back = false;   ///< the peer has given the memory back (send_options::invalidate)
+  bool has_come_back = false;   ///< the message that gives it back has arrived, so that the peer does not repeat it
   std::uint32_t revoking = 0;   ///< revocations of keys in progress; close_keys() counts as one
   mr::region_pin pin{};         ///< the owner's pin, while a rail may still open a key after the revocation
   /// The rails that are being asked for a key. If the memory is no longer open when the key comes, the key is revoked.

@@ -77,7 +77,10 @@ void incoming::deliver(receive_work& work, const arrival& what) noexcept {
   ++count_;
   arrival seen = what;
   if (owner_.is_railed()) seen.invalidated_key.reset();  // a key of one rail does not name the memory
-  if (given_back_ != 0) seen.invalidated_key = std::exchange(given_back_, 0);
+  if (given_back_ != 0) {
+    memory_.came_back(given_back_);
+    seen.invalidated_key = std::exchange(given_back_, 0);
+  }
   if (seen.invalidated_key || !held_messages_.empty()) [[unlikely]] {
     held_messages_.push_back({&work, seen});  // there is room for all receives
     return deliver_held();

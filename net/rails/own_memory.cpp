@@ -242,10 +242,10 @@ void own_memory::revoke(std::uint64_t handle, revocation& who) noexcept {
   exposed_memory* const item = find(handle);
   assert(item != nullptr && item->owner == nullptr);
   item->owner = &who;
-  if (!item->is_given_back) {
-    withdrawn_.add(handle, item->keys, who.at_deadline());
-    if (rail* const over = owner_.control_rail()) tell_withdrawn(*over, handle, who.at_deadline());
-  }
+  // The peer announces it once more if the message that gives the memory back is lost with its rail.
+  if (!item->has_come_back) withdrawn_.add(handle, item->keys, who.at_deadline());
+  rail* const over = owner_.control_rail();
+  if (!item->is_given_back && over != nullptr) tell_withdrawn(*over, handle, who.at_deadline());
   item->pin = who.take_pin();
   close_keys(*item);
   if (!item->is_being_opened()) item->pin = {};  // a rail whose worker has to revoke a key holds the region itself
@@ -258,6 +258,10 @@ bool own_memory::give_back(std::uint64_t handle) noexcept {
   item->is_given_back = true;
   close_keys(*item);
   return true;
+}
+
+void own_memory::came_back(std::uint64_t handle) noexcept {
+  if (exposed_memory* const item = find(handle)) item->has_come_back = true;
 }
 
 bool own_memory::is_closing(std::uint64_t handle) noexcept {

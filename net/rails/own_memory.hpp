@@ -46,6 +46,8 @@ class own_memory final : public exposed_memory::observer {
   /// Revokes the keys of memory that the peer gives back. False if the memory is not exposed, and is none of the last
   /// pieces that were taken back.
   [[nodiscard]] bool give_back(std::uint64_t handle) noexcept;
+  /// Notes that the message which gives the memory back has arrived.
+  void came_back(std::uint64_t handle) noexcept;
   /// Whether a key may still open memory that is being given back.
   [[nodiscard]] bool is_closing(std::uint64_t handle) noexcept;
 

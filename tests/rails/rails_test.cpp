@@ -20,6 +20,25 @@ bool says(const net::work_request& work, net::rails::control_kind what) {
   return is_control(work) && work.own.front() == static_cast<std::byte>(what);
 }
 
+// Tells a test of each control message that comes to an end of a link, once that end has acted on it.
+class overheard_link final : public overhearing_link {
+ public:
+  using told = std::function<void(const net::rails::control&)>;
+
+  overheard_link(std::unique_ptr<net::link> bare, told whom)
+      : overhearing_link(std::move(bare)), told_(std::move(whom)) {}
+
+ private:
+  void received(net::receive_work& work, const net::arrival& what) noexcept override {
+    const told whom = told_;  // the event may end the link
+    const auto said = net::rails::control::unpack(work.memory.bytes().first(what.immediate ? 0 : what.bytes));
+    events().received(work, what);
+    if (said) whom(*said);
+  }
+
+  const told told_;
+};
+
 // Two ends of a connection of two rails over one listener, which stays for as long as they do.
 class rails : public testing::Test {
  protected:
@@ -470,6 +489,43 @@ TEST_F_BETWEEN_ENDS(rails, memory_that_is_being_exposed_may_be_let_go_beside_oth
     co_await both.client.write(std::move(source), made[i]->remote());
     EXPECT_TRUE(holds(made[i]->memory().bytes(), static_cast<unsigned>(i)));
   }
+}
+
+// Its owner takes it back after the peer has announced the message that gives it back, which is lost with its rail.
+TEST_F(rails, memory_that_was_given_back_is_given_back_once_more_although_its_owner_has_taken_it_back_meanwhile) {
+  bool is_heard = false;
+  messages().covers = [&](std::unique_ptr<net::link> made) {
+    return std::make_unique<overheard_link>(std::move(made), [&](const net::rails::control& said) {
+      is_heard = is_heard || said.kind == net::rails::control_kind::revoke;
+    });
+  };
+  between_ends([&](ends both) -> task<> {
+    const auto target = co_await spread_target(both, mebibyte);
+    auto lent = co_await expose_zeros(both.server, 100);
+    const std::uint64_t key = lent.remote().key();
+    bool is_announced = false;
+    messages().is_cut_before = [&](const net::work_request& work) {
+      is_announced = is_announced || says(work, net::rails::control_kind::revoke);
+      const bool is_message = work.kind == net::work_kind::send && !is_control(work);
+      messages().is_silent = messages().is_silent || (is_announced && is_message);
+      return false;
+    };
+    const auto giving_back = [&]() -> task<> {
+      auto note = co_await filled(100, 3);
+      co_await both.client.send(note, {.invalidate = key});
+    };
+    const auto taking_back = [&]() -> task<> {
+      while (!is_heard) co_await yield();
+      static_cast<void>(co_await lent.revoke());
+      messages().is_cut_before = nullptr;
+      messages().is_silent = false;
+      messages().cut();
+      const auto message = co_await both.server.recv_or_throw();
+      EXPECT_EQ(message.invalidated_key, key);
+      EXPECT_TRUE(holds(message.bytes(), 3));
+    };
+    co_await when_all(giving_back(), taking_back());
+  });
 }
 
 // ---- memory that was taken back ----
