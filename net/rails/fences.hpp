@@ -32,7 +32,6 @@ class fences {
   [[nodiscard]] bool asks(std::size_t on, std::uint32_t epoch) const noexcept {
     return ours_[on].is_due && ours_[on].epoch == epoch;
   }
-  [[nodiscard]] std::uint32_t epoch(std::size_t on) const noexcept { return ours_[on].epoch; }
   /// Asks for the rail's fence over the control rail, which there must be.
   void ask(const rail& about) noexcept;
   /// Notes the peer's answer, and the number of messages that it has received.

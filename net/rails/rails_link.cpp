@@ -193,7 +193,7 @@ bool rails_link::is_late(rail& over, const work_request& work) noexcept {
     return false;
   }
   outage_.note_refusal();
-  refusals_.note_named(number, work.remote_key);
+  refusals_.note_named(number, over.epoch(), work.remote_key);
   if (fences_.is_due(number)) fence(over);
   return !life_.is_broken();
 }
@@ -426,8 +426,8 @@ void rails_link::not_joined(const rail& which, const rail_route& over, const err
 
 void rails_link::fence(rail& which) noexcept {
   if (out_ == nullptr || refusals_.is_unnamed(which.number())) return;
-  refusals_.tell(which, fences_.epoch(which.number()));
-  fences_.ask(which);
+  refusals_.tell(which);
+  if (out_ != nullptr) fences_.ask(which);  // what was told may have ended the rail that it went over
 }
 
 void rails_link::look_at_fence(rail& which) noexcept {

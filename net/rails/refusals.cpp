@@ -17,7 +17,7 @@ bool refusals::may_have_been_late(const rail& which, const refused_access& what,
     its.by_peer = 0;
     its.why = why;
     const std::uint64_t handle = what.key ? peers_.handle_of(number, epoch, *what.key) : 0;
-    if (handle != 0) note_named(number, handle);
+    if (handle != 0) note_named(number, epoch, handle);
     return handle != 0 || !what.key;
   }
   withdrawn_memory& withdrawn = own_.withdrawn();
@@ -36,20 +36,21 @@ bool refusals::may_have_been_late(const rail& which, const refused_access& what,
   return true;
 }
 
-void refusals::note_named(std::size_t on, std::uint64_t handle) noexcept try {
+void refusals::note_named(std::size_t on, std::uint32_t epoch, std::uint64_t handle) noexcept try {
   all_[on].by_peer = handle;
+  all_[on].by_peer_epoch = epoch;
   peers_.withdraw(handle, false);
 } catch (const std::bad_alloc&) {
   owner_.fail(make_error(errc::no_memory, "store that the peer has taken memory back"));
 }
 
-void refusals::tell(const rail& which, std::uint32_t epoch) noexcept {
+void refusals::tell(const rail& which) noexcept {
   const refused_over& its = all_[which.number()];
   rail& over = *owner_.control_rail();
   const withdrawn_memory::item* const gone = its.late != 0 ? own_.withdrawn().find(its.late) : nullptr;
   if (gone != nullptr) own_memory::tell_withdrawn(over, gone->handle, gone->at_deadline);
   if (its.by_peer == 0) return;
-  over.send({.kind = control_kind::refused, .rail = which.number(), .epoch = epoch, .number = its.by_peer});
+  over.send({.kind = control_kind::refused, .rail = which.number(), .epoch = its.by_peer_epoch, .number = its.by_peer});
 }
 
 void refusals::explained(const rail& about, const control& said) noexcept {

@@ -39,12 +39,12 @@ class refusals {
   void note_why(std::size_t on, const error& why) noexcept {
     if (!all_[on].why) all_[on].why = why;
   }
-  /// Notes that the peer has refused this end an access to the memory of this handle, which counts as taken back from
-  /// then on. Ends the connection if there is no memory for the note.
-  void note_named(std::size_t on, std::uint64_t handle) noexcept;
+  /// Notes that the peer has refused this end, over the rail's link of this epoch, an access to the memory of this
+  /// handle, which counts as taken back from then on. Ends the connection if there is no memory for the note.
+  void note_named(std::size_t on, std::uint32_t epoch, std::uint64_t handle) noexcept;
   /// Tells the peer which memory was refused over the rail, if that is known. Called before the rail's fence is asked
   /// for, while there is a control rail.
-  void tell(const rail& which, std::uint32_t epoch) noexcept;
+  void tell(const rail& which) noexcept;
   /// Handles control_kind::refused, which names the memory of this end whose refusal has ended a rail. Ends the
   /// connection unless that memory is one of the last that were taken back, and had a key on that rail.
   void explained(const rail& about, const control& said) noexcept;
@@ -65,9 +65,11 @@ class refusals {
 
   struct refused_over {
     // Set if the rail has ended because the peer refused this end an access. `by_peer` is the handle of the memory,
-    // once it is known. Until then the peer is not asked for the fence, so that it hears of the refusal first.
+    // once it is known. Until then the peer is not asked for the fence, so that it hears of the refusal first. The rail
+    // may have lost another link by the time that the peer hears of it, so the epoch is kept.
     std::optional<error> why{};
     std::uint64_t by_peer = 0;
+    std::uint32_t by_peer_epoch = 0;
     // Set if the rail has ended because this end refused the peer an access. `late` is the memory's handle, if the
     // fabric tells; otherwise `unexplained` is the rail's error until the peer names the memory. `explained` is one
     // more than the last epoch whose refusal is explained.

@@ -609,6 +609,29 @@ TEST_F_BETWEEN_ENDS(late_accesses, to_memory_that_was_lent_until_a_time_say_so) 
   co_await expect_alive(both, target, 3);
 }
 
+// Each of two rails ends as the client is about to say over it which access was refused.
+TEST_F_BETWEEN_ENDS(late_accesses, are_explained_although_their_rail_has_ended_again_meanwhile, forever) {
+  const auto target = co_await spread_target(both, mebibyte);
+  auto lent = co_await expose_zeros(both.server, 1000);
+  const mr::remote_region there = lent.remote();
+  auto source = co_await filled(1000, 1);
+  messages().is_cut_before = [](const net::work_request& work) {
+    return says(work, net::rails::control_kind::refused);
+  };
+  other().is_cut_before = [&](const net::work_request& work) {
+    other().is_down = other().is_down || says(work, net::rails::control_kind::refused);
+    return other().is_down;
+  };
+  static_cast<void>(co_await lent.revoke());
+  const auto write = co_await failure_of(both.client.write(source, there));
+  expect_late(write, "taken the memory back");
+  // Where the owner has said so first, there was nothing to tell, and both cables are whole.
+  messages().is_cut_before = other().is_cut_before = nullptr;
+  other().is_down = false;
+  co_await expect_alive(both, target, 2);
+  EXPECT_EQ(both.server.statistics().late_accesses, 1u);
+}
+
 TEST_F(late_accesses, that_read_or_change_memory_are_known_not_to_have_happened) {
   for (const bool is_hidden : {false, true}) {
     SCOPED_TRACE(is_hidden);
