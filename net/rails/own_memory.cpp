@@ -215,7 +215,7 @@ task<> own_memory::expose_over(own_memory& self, std::size_t number) {
     if (item->opening[number] || item->keys[number].is_there) continue;
     try {
       co_await self.open_key(*item, number);
-    } catch (const error&) {  // then the peer does not reach the memory over this rail
+    } catch (const std::exception&) {  // refused or out of memory: the peer does not reach it over this rail
     }
     if (item->is_open()) {
       self.announce(*item, number);

@@ -6,6 +6,7 @@
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/sync/event.hpp>
 
+#include <new>
 #include <set>
 
 #include "kit/forwarding_link.hpp"
@@ -39,6 +40,8 @@ struct cable {
   net::landing_place landing{};                ///< of the ends of its transport
   std::vector<net::landing_place> landings{};  ///< those that links were told of, in the order in which they started
   event* exposes = nullptr;                    ///< what expose() waits for first; null: nothing
+  std::size_t exposing = 0;                    ///< calls of expose() so far
+  bool has_no_memory = false;                  ///< expose() finds no memory, once it has waited
   event* accepts = nullptr;                    ///< what accept() waits for once there is a link; null: nothing
   bool hides_refused_keys = false;             ///< does not say which key an access that was refused had named
   /// Asked before each request: if it says so, the cable is cut first.
@@ -92,7 +95,9 @@ class breakable_link final : public forwarding_link {
   }
   [[nodiscard]] task<net::exposed_place> expose(mr::slice memory, mr::usage uses,
                                                 mr::detail::peer_gate* gate) override {
+    ++cable_->exposing;
     if (cable_->exposes != nullptr) co_await cable_->exposes->wait();
+    if (cable_->has_no_memory) throw std::bad_alloc();
     co_return co_await forwarding_link::expose(memory, uses, gate);
   }
   [[nodiscard]] std::optional<net::refused_access> refusal() const noexcept override {

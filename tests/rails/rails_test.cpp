@@ -491,6 +491,26 @@ TEST_F_BETWEEN_ENDS(rails, memory_that_is_being_exposed_may_be_let_go_beside_oth
   }
 }
 
+TEST_F_BETWEEN_ENDS(rails, memory_is_taken_back_while_another_rail_finds_no_memory_to_open_it) {
+  const auto target = co_await spread_target(both, mebibyte);
+  event open;
+  other().exposes = &open;
+  const std::size_t before = other().exposing;
+  auto lent = co_await expose_zeros(both.server, 100);
+  while (other().exposing == before) co_await yield();
+  const auto taking_back = [&]() -> task<> { static_cast<void>(co_await lent.revoke()); };
+  const auto failing = [&]() -> task<> {
+    other().has_no_memory = true;
+    open.set();
+    co_return;
+  };
+  co_await when_all(taking_back(), failing());
+  other().exposes = nullptr;
+  other().has_no_memory = false;
+  co_await send_number(both.client, 0);
+  co_await expect_numbers(both.server, 1);
+}
+
 // Its owner takes it back after the peer has announced the message that gives it back, which is lost with its rail.
 TEST_F(rails, memory_that_was_given_back_is_given_back_once_more_although_its_owner_has_taken_it_back_meanwhile) {
   bool is_heard = false;
