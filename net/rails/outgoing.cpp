@@ -118,7 +118,8 @@ bool outgoing::end_if_taken_back(entry& item) noexcept {
 
 // Asks the peer for an unknown key. The peer announces memory before any message of its own that names the memory, but
 // the program may learn of the memory earlier, in another way, and a new rail may have no key yet. If the key is still
-// unknown after all answers, the peer has not opened the memory, and the connection ends.
+// unknown after all answers, the peer has not opened the memory, and the connection ends. Over each rail, the peer
+// answers the last question alone.
 void outgoing::ask_for_name(entry& item) noexcept {
   if (item.asked != 0 && item.answers_due != 0) return;
   if (item.asked != 0) {

@@ -9,17 +9,11 @@
 #include <bit>
 #include <cassert>
 #include <exception>
-#include <new>
 #include <utility>
 
 namespace weft::net::rails {
 
-using weft::detail::make_error;
-
 namespace {
-
-// A peer asks once over each rail, and again when it has lost a rail.
-constexpr std::size_t most_questions = std::size_t{4} * max_rails;
 
 std::uint32_t draw_number(system_calls& calls) {
   std::array<std::byte, sizeof(std::uint32_t)> bytes;
@@ -162,24 +156,22 @@ void own_memory::tell_withdrawn(rail& over, std::uint64_t handle, bool at_deadli
   over.send({.kind = control_kind::withdrawn, .at_deadline = at_deadline, .number = handle});
 }
 
-void own_memory::asked(const rail& over, const control& said) noexcept try {
-  if (questions_.size() >= most_questions) return owner_.refuse_peer("more questions than there are rails");
-  questions_.push_back({.number = said.number, .handle = said.key, .rail = over.number(), .epoch = over.epoch()});
+void own_memory::asked(const rail& over, const control& said) noexcept {
+  questions_[over.number()] = {.number = said.number, .handle = said.key, .epoch = over.epoch()};
   answer_questions();
-} catch (const std::bad_alloc&) {
-  owner_.fail(make_error(errc::no_memory, "store a question from the peer"));
 }
 
 // Answers all questions, unless a task is asking a rail for keys. Drops questions that came over a rail's earlier link,
 // because the peer asks again.
 void own_memory::answer_questions() noexcept {
   if (naming_ != 0) return;
-  for (const question& each : std::exchange(questions_, {})) {
-    rail& over = owner_.rail_at(each.rail);
-    if (over.epoch() != each.epoch) continue;
-    const withdrawn_memory::item* const gone = withdrawn_.find(each.handle);
+  for (std::size_t i = 0; i < owner_.rail_count(); ++i) {
+    const std::optional<question> each = std::exchange(questions_[i], std::nullopt);
+    rail& over = owner_.rail_at(i);
+    if (!each || over.epoch() != each->epoch) continue;
+    const withdrawn_memory::item* const gone = withdrawn_.find(each->handle);
     if (gone != nullptr) tell_withdrawn(over, gone->handle, gone->at_deadline);
-    over.send({.kind = control_kind::confirmed, .number = each.number});
+    over.send({.kind = control_kind::confirmed, .number = each->number});
   }
 }
 

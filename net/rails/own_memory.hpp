@@ -10,6 +10,7 @@
 #include <weft/net/rails/rail_owner.hpp>
 #include <weft/runtime/task.hpp>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -63,11 +64,11 @@ class own_memory final : public exposed_memory::observer {
 
  private:
   // A question of the peer's about a handle. Once no task is asking a rail for keys, it is answered over the rail on
-  // which it came, or dropped if that rail has another epoch by then.
+  // which it came, or dropped if that rail has another epoch by then. The peer asks about one handle at a time, so its
+  // next question over a rail replaces the one before, however many it asks while keys are being opened.
   struct question {
     std::uint64_t number;
     std::uint64_t handle;
-    std::uint8_t rail;
     std::uint32_t epoch;
   };
   class naming;
@@ -91,7 +92,8 @@ class own_memory final : public exposed_memory::observer {
   std::vector<std::uint32_t> free_slots_;  // free places in all_, with capacity for every place
   std::size_t claimed_ = 0;                // places in all_ that tasks have reserved
   std::size_t naming_ = 0;                 // tasks that are asking a rail for keys
-  std::vector<question> questions_;
+  // By the rail on which they came.
+  std::array<std::optional<question>, max_rails> questions_{};
   withdrawn_memory withdrawn_;
 };
 

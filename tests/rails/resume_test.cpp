@@ -159,6 +159,40 @@ TEST_F_RESUMING(resumption, goes_on_with_memory_that_was_exposed_while_nothing_g
   EXPECT_TRUE(is_all(open.back().memory().bytes(), std::byte{1}));
 }
 
+// The peer's device opens one key after the other, and the client asks for the next as soon as it has one.
+TEST_F_RESUMING(resumption, asks_for_as_many_keys_as_the_peer_opens_anew) {
+  constexpr std::size_t count = 20;
+  std::vector<net::exposure> targets;
+  for (std::size_t i = 0; i < count; ++i) targets.push_back(co_await expose(both.server, 16));
+  auto source = co_await filled(client_, 16, 1);
+  const std::size_t before = cable_->exposing;
+  std::size_t asked = 0;
+  event opens;
+  cable_->exposes = &opens;
+  cable_->cut();
+  cable_->is_cut_before = [&](const net::work_request& work) {
+    constexpr auto names = static_cast<std::byte>(net::rails::control_kind::names);
+    if (net::rails::control::is_one(work.own) && work.own.front() == names) ++asked;
+    return false;
+  };
+  const auto write = [&](std::size_t i) -> task<> { co_await both.client.write(source, targets[i].remote()); };
+  const auto open_each = [&]() -> task<> {
+    for (std::size_t i = 0; i < count; ++i) {
+      while (asked <= i || cable_->exposing <= before + i) co_await yield();
+      opens.set();
+      opens.reset();
+    }
+  };
+  co_await with_scope(on_failure::stop_siblings, [&](scope& all) -> task<> {
+    for (std::size_t i = 0; i < count; ++i) all.spawn(write(i));
+    all.spawn(open_each());
+    co_return;
+  });
+  cable_->exposes = nullptr;
+  cable_->is_cut_before = nullptr;
+  for (const net::exposure& each : targets) EXPECT_TRUE(is_all(each.memory().bytes(), std::byte{1}));
+}
+
 TEST_F(resumption, is_not_kept_out_by_requests_that_nobody_takes) {
   constexpr std::size_t places = 8;
   constexpr std::size_t strays = 30;
