@@ -62,9 +62,10 @@ void fences::answer(const rail& about) noexcept {
   if (!its.is_owed) return;
   if (about.epoch() <= its.epoch && about.phase() != rail::state::absent) return;
   rail* const target = std::exchange(its.messages_move_to, nullptr);
+  // While another rail has the receives, its own fence moves them, once its link has closed and given all of them back.
   const bool may_move = target != nullptr && target->phase() == rail::state::up;
   // mutant: go on to receive
-  if (may_move && target->epoch() == its.moves_to_epoch && incoming_.over() != target) incoming_.receive_over(target);
+  if (may_move && target->epoch() == its.moves_to_epoch && incoming_.over() == nullptr) incoming_.receive_over(target);
   rail* const over = owner_.control_rail();
   if (over == nullptr) return;
   over->send({.kind = control_kind::fenced, .rail = about.number(), .epoch = its.epoch, .number = incoming_.count()});

@@ -52,7 +52,8 @@ class fences {
   void asked(const rail& about, rail& over, const control& said) noexcept;
   /// Answers the fence that the peer has asked for, if nothing can arrive over the rail any more and there is a control
   /// rail. Each further call answers again, which the peer ignores. If the peer's messages came over the rail, first
-  /// moves the receives to the rail that follows it, unless that one has ended, too.
+  /// moves the receives to the rail that follows it, unless that one has ended, too, or the receives are with yet
+  /// another rail.
   void answer(const rail& about) noexcept;
 
   // Rails that the peer has ended by an orderly close, and over which answers may still come.

@@ -39,6 +39,39 @@ class overheard_link final : public overhearing_link {
   const told told_;
 };
 
+// A link that may take its time, once it has ended, to give its receives back and to close.
+class slow_link final : public overhearing_link {
+ public:
+  slow_link(std::unique_ptr<net::link> bare, std::set<slow_link*>& all, const bool& is_slow)
+      : overhearing_link(std::move(bare)), all_(all), is_slow_(is_slow) {
+    all_.insert(this);
+  }
+  ~slow_link() override { all_.erase(this); }
+
+  void post_receive(net::receive_work& work) noexcept override {
+    is_closed_ ? kept_.push_back(&work) : forwarding_link::post_receive(work);
+  }
+  // Once it is slow no more. It may be destroyed by that.
+  void go_on() noexcept {
+    for (net::receive_work* each : std::exchange(kept_, {})) events().receive_flushed(*each);
+    if (is_closed_) events().closed();
+  }
+
+ private:
+  void receive_flushed(net::receive_work& work) noexcept override {
+    is_slow_ ? kept_.push_back(&work) : events().receive_flushed(work);
+  }
+  void closed() noexcept override {
+    is_closed_ = true;
+    if (!is_slow_) events().closed();
+  }
+
+  std::set<slow_link*>& all_;
+  const bool& is_slow_;
+  bool is_closed_ = false;
+  std::vector<net::receive_work*> kept_;
+};
+
 // Two ends of a connection of two rails over one listener, which stays for as long as they do.
 class rails : public testing::Test {
  protected:
@@ -812,6 +845,45 @@ TEST_F_BETWEEN_ENDS(rails, messages_of_which_the_peer_has_said_nothing_when_the_
   }
   co_await until_spread_over(both.client, target, messages());
   co_await until_spread_over(both.client, target, other());
+}
+
+// The second ends before the peer has the answer to the fence of the first, which then asks for that again.
+TEST_F(rails, receives_of_one_that_is_lost_while_another_is_being_fenced_are_used_again) {
+  using net::rails::control_kind;
+  std::set<slow_link*> links;
+  bool is_slow = false;
+  unsigned fences = 0;
+  other().covers = [&](std::unique_ptr<net::link> made) {
+    return std::make_unique<slow_link>(std::move(made), links, is_slow);
+  };
+  messages().covers = [&](std::unique_ptr<net::link> made) {
+    return std::make_unique<overheard_link>(std::move(made), [&](const net::rails::control& said) {
+      if (said.kind == control_kind::fence && said.rail == 1) ++fences;
+    });
+  };
+  const auto script = [&](ends both) -> task<> {
+    const auto target = co_await spread_target(both, mebibyte);
+    is_slow = true;
+    messages().is_down = true;
+    other().is_cut_before = [&](const net::work_request& work) {
+      if (!says(work, control_kind::fenced)) return false;
+      messages().is_down = false;
+      return true;
+    };
+    messages().cut();
+    while (fences < 2) co_await yield();
+    is_slow = false;
+    const std::set<slow_link*> ended = links;
+    for (slow_link* each : ended) {
+      if (links.contains(each)) each->go_on();
+    }
+    constexpr std::uint32_t count = 12;  // more than are held for control messages
+    for (net::connection* from : {&both.client, &both.server}) {
+      for (std::uint32_t i = 0; i < count; ++i) co_await send_number(*from, i);
+      co_await expect_numbers(from == &both.client ? both.server : both.client, count);
+    }
+  };
+  between_ends(script, forever);
 }
 
 TEST_F_BETWEEN_ENDS(rails, memory_is_exposed_while_none_is_there, forever) {
