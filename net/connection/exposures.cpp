@@ -19,7 +19,8 @@ task<mr::remote_region> open_to_peer(connection_state& state, mr::slice memory, 
                                      mr::detail::peer_gate* gate, const std::string& what) {
   try {
     const exposed_place opened = co_await state.link().expose(memory, uses, gate);
-    const mr::remote_place place{.fabric = state.carrier.fabric_number, .address = opened.address, .key = opened.key};
+    const std::uint8_t fabric = opened.fabric.value_or(state.carrier.fabric_number);
+    const mr::remote_place place{.fabric = fabric, .address = opened.address, .key = opened.key};
     co_return mr::remote_region({&place, 1}, memory.size(), uses);
   } catch (const error& why) {
     const bool has_ended = why.code() == errc::closed || why.code() == errc::connection_failed;

@@ -194,6 +194,8 @@ struct exposed_place {
 
   std::uint64_t key;      ///< grants the access
   std::uint64_t address;  ///< of the first byte
+  /// The number of the fabric by which the peer finds the place; empty: that of the transport's domain.
+  std::optional<std::uint8_t> fabric{};
 };
 
 /// An established connection of a transport. All calls but rails() are made on the thread of its executor, maybe while

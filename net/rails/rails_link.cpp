@@ -48,6 +48,14 @@ capabilities promised(capabilities of_first, const std::vector<transport*>& ways
   return of_first;
 }
 
+// The peer finds memory by the fabric of the first link, which the greeting has named, and which need not be the
+// device's first fabric. The link may be destroyed once the memory is open.
+task<exposed_place> find_by(std::size_t fabric, task<exposed_place> opening) {
+  exposed_place opened = co_await std::move(opening);
+  opened.fabric = static_cast<std::uint8_t>(fabric);
+  co_return opened;
+}
+
 // True if this end owes an answer to such a message.
 bool is_question(control_kind kind) noexcept {
   return kind == control_kind::confirm || kind == control_kind::names || kind == control_kind::fence ||
@@ -212,7 +220,9 @@ void rails_link::post_receive(receive_work& work) noexcept {
 }
 
 task<exposed_place> rails_link::expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate* gate) {
-  return railed_ ? own_.expose(memory, uses, gate) : rails_[0].carrier()->expose(memory, uses, gate);
+  task<exposed_place> opening =
+      railed_ ? own_.expose(memory, uses, gate) : rails_[0].carrier()->expose(memory, uses, gate);
+  return find_by(joining_.route(0).way->domain().fabric(), std::move(opening));
 }
 
 void rails_link::revoke(std::uint64_t key, revocation& who) noexcept {

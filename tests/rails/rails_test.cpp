@@ -964,6 +964,33 @@ TEST_F(rails, a_connection_comes_about_although_the_first_address_is_silent) {
   home.run(with_timeout(forever, body()));
 }
 
+// The connecting end goes over its second fabric; each fabric has keys of its own.
+TEST_F(rails, memory_is_exposed_on_a_connection_whose_first_link_is_not_over_the_first_fabric) {
+  const auto body = [&]() -> task<> {
+    std::vector<std::unique_ptr<net::transport>> ways;
+    for (const auto& each : cables_) {
+      ways.push_back(std::make_unique<breakable_transport>("iwarp:" + std::to_string(ways.size()), each,
+                                                           net::iwarp::open_transport({.checksum = false})));
+    }
+    net::device device = net::device::open(net::rails::open_transport(std::move(ways)), {});
+    messages().is_down = true;
+    const auto script = [&](ends both) -> task<> {
+      for (net::connection* from : {&both.client, &both.server}) {
+        net::connection& to = from == &both.client ? both.server : both.client;
+        const auto target = co_await test::expose_zeros(device.pool(), to, 100);
+        auto source = co_await test::filled(device.pool(), 100, 1);
+        co_await from->write(std::move(source), target.remote());
+        co_await from->flush(target.remote().slice(0, 1));
+        EXPECT_TRUE(holds(target.memory().bytes(), 1));
+      }
+    };
+    const net::connection_options how;
+    co_await with_ends(device, device, two_ports(), how, script);
+  };
+  executor home;
+  home.run(with_timeout(forever, body()));
+}
+
 TEST_F(rails, a_device_has_them_by_name) {
   const auto body = []() -> task<> {
     const net::connection_options how;
