@@ -124,7 +124,7 @@ task<std::optional<error>> too_many_wait(connection_place& place, device_state& 
     taken = place.take_receives(parts);
   }
   if (taken) co_return std::nullopt;
-  co_return error(
+  co_return error(  // NOLINT(bugprone-throw-keyword-missing): it is the result
       errc::no_memory,
       fmt::format(
           "the pool has receives for {} such connections at a time, and as many already wait for receives: raise "

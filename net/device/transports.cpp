@@ -233,6 +233,7 @@ std::string expanded(std::string_view names) {
     const auto parts = split(element, '+');
     const std::size_t room = rails::max_rails - std::min(rails::max_rails - 1, parts.size() - 1);
     std::vector<std::string> names_of_rails;
+    names_of_rails.reserve(parts.size());
     for (const std::string_view part : parts) {
       names_of_rails.push_back(part == "verbs:*" ? every_device(room) : std::string(part));
     }

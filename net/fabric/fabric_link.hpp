@@ -90,7 +90,7 @@ class fabric_link final : public net::link,
   [[nodiscard]] bool may_have_failed_alone() const noexcept override { return failed_alone_; }
   [[nodiscard]] std::uint64_t largest_key() const noexcept override { return UINT64_MAX; }
   task<exposed_place> expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate*) override {
-    return exposures_.expose(std::move(memory), uses);
+    return exposures_.expose(memory, uses);
   }
   void revoke(std::uint64_t key, revocation& who) noexcept override { exposures_.revoke(key, who); }
   [[nodiscard]] std::optional<refused_access> refusal() const noexcept override { return refusal_; }
