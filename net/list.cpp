@@ -205,11 +205,9 @@ void list_operation::for_each_region(Function&& function) const noexcept {
 
 void list_operation::hold() noexcept {
   for_each_region([](const mr::slice& memory) { mr::region_pin::hold(memory); });
-  holds_ = true;
 }
 
 void list_operation::let_go() noexcept {
-  if (!std::exchange(holds_, false)) return;
   for_each_region([](const mr::slice& memory) { mr::region_pin::release(memory); });
 }
 

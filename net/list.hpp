@@ -142,7 +142,6 @@ class [[nodiscard("co_await it")]] list_operation final : public weft::detail::o
   bool is_posting_ = false;  // inside post_elements(), while the link may complete elements at once
   bool is_carried_ = false;  // staging carries the list out, by requests of its own
   bool is_run_ = false;      // posted as a run, which the link takes apart
-  bool holds_ = false;       // the regions of its elements
   bool is_told_ = false;     // the owner of a write counter is notified of completed elements
   write_options how_;
   like_parts like_;

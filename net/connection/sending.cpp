@@ -245,7 +245,7 @@ void sending::enqueue(transfer& item) noexcept {
   state_.statistics.begun(state_.home.coarse_now());
   item.state_ = transfer::state::waiting;
   // A list holds the regions of its elements.
-  if (item.role_ != transfer::role::element) item.hold_regions();
+  if (item.borrowed_ && item.role_ != transfer::role::element) item.hold_regions();
   waiting_.push_back(item);  // mutant: overtake one that waits
 }
 

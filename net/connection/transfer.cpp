@@ -66,7 +66,7 @@ void transfer::destroy_early() noexcept {
 }
 
 [[gnu::noinline]] void transfer::hold_regions() noexcept {
-  if (!borrowed_ || std::exchange(holds_, true)) return;
+  if (std::exchange(holds_, true)) return;
   for (const mr::slice& part : parts()) mr::region_pin::hold(part);
 }
 

@@ -146,7 +146,7 @@ class [[nodiscard("co_await it")]] transfer : public weft::detail::operation_bas
   void destroy_early() noexcept;
   [[noreturn, gnu::cold]] void throw_failure() const;
   [[gnu::cold]] void fail_without_owner();
-  /// Holds the regions of borrowed memory until the operation ends, or its record holds them.
+  /// Holds the regions of its memory, which is borrowed, until the operation ends, or its record holds them.
   void hold_regions() noexcept;
   void let_regions_go() noexcept;
   /// Releases the memory, which the transport must not be using.

@@ -13,7 +13,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
-#include <optional>
 
 namespace weft::net::fabric {
 namespace {
@@ -68,19 +67,6 @@ std::span<const std::byte> host_of(std::span<const std::byte> address) noexcept 
   in6_addr host;
   std::memcpy(&host, whole.data(), sizeof host);
   return IN6_IS_ADDR_V4MAPPED(&host) != 0 ? whole.last(sizeof(in_addr)) : whole;
-}
-
-// The IPv4 address that is mapped into this IPv6 address; empty if none is.
-std::optional<sockaddr_in> unmapped(std::span<const std::byte> address) noexcept {
-  sockaddr_in6 mapped;
-  if (address.size() != sizeof mapped) return std::nullopt;
-  std::memcpy(&mapped, address.data(), sizeof mapped);
-  if (mapped.sin6_family != AF_INET6 || IN6_IS_ADDR_V4MAPPED(&mapped.sin6_addr) == 0) return std::nullopt;
-  sockaddr_in plain{};
-  plain.sin_family = AF_INET;
-  plain.sin_port = mapped.sin6_port;
-  std::memcpy(&plain.sin_addr, &mapped.sin6_addr.s6_addr[12], sizeof plain.sin_addr);
-  return plain;
 }
 
 // Whether hardware places the data, and stops when the region is closed. All other providers count as software, even
@@ -211,9 +197,15 @@ device::info_ptr device::info_at(const void* address, std::size_t length) const 
   info_ptr copy(calls_.dupinfo(info_.get()), {&calls_});
   if (copy == nullptr) throw std::bad_alloc();
   if (!is_over_ip(provider()) || copy->src_addr == nullptr) return copy;
-  const auto plain = unmapped({static_cast<const std::byte*>(address), length});
-  if (copy->src_addrlen == length) std::memcpy(copy->src_addr, address, length);
-  if (plain && copy->src_addrlen == sizeof *plain) std::memcpy(copy->src_addr, &*plain, sizeof *plain);
+  const auto host = host_of({static_cast<const std::byte*>(address), length});
+  sockaddr_in mapped{};
+  if (copy->src_addrlen == length) {
+    std::memcpy(copy->src_addr, address, length);
+  } else if (copy->src_addrlen == sizeof mapped && host.size() == sizeof mapped.sin_addr) {
+    mapped.sin_family = AF_INET;
+    std::memcpy(&mapped.sin_addr, host.data(), host.size());
+    std::memcpy(copy->src_addr, &mapped, sizeof mapped);
+  }
   return copy;
 }
 

@@ -254,9 +254,7 @@ void message_stream::drop() noexcept {
 
 // Ends the wait for memory of an operation in progress. The end of the connection ends all other waits.
 void message_stream::stop_waiting() noexcept {
-  if (waiting_ == nullptr) return;
-  const auto stop = [this] { waiting_->request_stop(); };
-  home_.on_own_thread() ? stop() : home_.visit(stop);
+  if (waiting_ != nullptr) act_at_home([this] { waiting_->request_stop(); });
 }
 
 }  // namespace weft::net

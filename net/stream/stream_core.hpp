@@ -51,7 +51,7 @@ class stream_core {
       if (reading_ != nullptr) reading_->request_stop();
       if (writing_ != nullptr) writing_->request_stop();
     };
-    home_.on_own_thread() ? stop() : home_.visit(stop);
+    act_at_home(stop);
   }
 
   /// How often cancel() was called.
@@ -90,6 +90,12 @@ class stream_core {
     stop_token outer_;
     linked_stop_source source_;
   };
+
+  /// Calls `function` as a task of the executor would, also from a handler of the io_context that drives it.
+  template <class Function>
+  void act_at_home(const Function& function) noexcept {
+    home_.on_own_thread() ? function() : home_.visit(function);
+  }
 
   void check_thread(const char* what) const {
     if (!home_.on_own_thread()) throw error(errc::wrong_thread, what);

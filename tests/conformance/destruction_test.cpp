@@ -394,6 +394,33 @@ sim::loose_task fail_or_succeed(Operation operation) {
   static_cast<void>(co_await failure_of(std::move(operation)));
 }
 
+TEST_P(destruction, of_tasks_whose_operations_wait_lets_their_regions_go) {
+  const auto script = [this](net::connection& client, net::connection& server) -> task<> {
+    const mr::registration_options purpose{.usage = mr::usage::send | mr::usage::write_src};
+    auto region = co_await device().domain().register_memory(std::vector<std::byte>(some), purpose);
+    co_await client.send(co_await filled(pool(), 1, 1));  // takes the one credit
+    {
+      const sim::loose_task sending = fail_or_succeed(client.send(region.slice(0, 10)));
+      sending.start(home());
+      co_await settle();
+      EXPECT_EQ(co_await code_of(region.release()), errc::busy);
+    }
+    if (has_windows()) {
+      auto memory = co_await zeroed(pool(), some);
+      const auto open = co_await server.expose(std::move(memory), everything);
+      const std::array<net::list_part, 1> parts{net::list_part{region.slice(), open.remote().slice(0, some)}};
+      auto note = co_await filled(pool(), 1, 1);
+      const sim::loose_task holding_back = fail_or_succeed(client.send(note));
+      const sim::loose_task pushing = fail_or_succeed(client.write(parts));
+      for (const sim::loose_task* each : {&holding_back, &pushing}) each->start(home());
+      co_await settle();
+      EXPECT_EQ(co_await code_of(region.release()), errc::busy);
+    }
+    co_await region.release();
+  };
+  between_peers(script, options(), options({.receive_depth = 1}));
+}
+
 // Whatever the other end has seen of it, the next peer is served.
 TEST_P(destruction, of_a_task_that_sets_a_connection_up_at_any_turn_leaves_nothing_of_it) {
   std::array<std::byte, 1> mark{std::byte{1}};

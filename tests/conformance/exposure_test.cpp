@@ -3,6 +3,8 @@
 
 #include <fmt/core.h>
 
+#include <limits>
+
 #include "kit/tell.hpp"
 #include "peers.hpp"
 #include "stag_of.hpp"

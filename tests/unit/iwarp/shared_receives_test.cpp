@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Receives that connections share, let go on another thread than their executor's.
-#include <weft/runtime/core/executor_core.hpp>
 #include <weft/weft.hpp>
 
-#include <semaphore>
-
 #include "failing_calls.hpp"
+#include "kit/slow_loop.hpp"
 #include "kit/test.hpp"
 
 namespace weft::net {
@@ -31,21 +29,10 @@ TEST(shared_receives_without_memory, are_let_go_on_another_thread) {
   EXPECT_EQ(both.pool().statistics().receive.in_use_bytes, 0U);
 }
 
-// A loop that keeps whoever wakes it.
-class slow_loop final : public executor_core::outer_loop {
- public:
-  void wake() noexcept override {
-    entered.release();
-    go_on.acquire();
-  }
-  std::binary_semaphore entered{0};
-  std::binary_semaphore go_on{0};
-};
-
 // The executor may have ended, and have been destroyed, before the other thread goes on.
 TEST(shared_receives_on_another_thread, are_released_by_their_executor_while_that_thread_is_held_up) {
   auto both = device::open("iwarp");
-  slow_loop loop;
+  test::slow_loop loop;
   executor home;
   std::optional<shared_receives> shared;
   const auto make = [&]() -> task<> { shared.emplace(co_await both.share_receives({.receive_size = 64, .depth = 4})); };

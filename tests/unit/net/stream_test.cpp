@@ -847,7 +847,6 @@ TEST_F(plain_stream, is_not_listened_for_by_whoever_could_turn_nobody_away) {
   });
 }
 
-// Each write arms a timer, which belongs to the executor.
 TEST_F_TASK(plain_stream, that_is_closed_while_a_read_waits_for_memory_says_so) {
   open_device({.pool = {.max_bytes = std::size_t{8} << 20}});
   auto both = co_await connect_plain();
@@ -862,6 +861,7 @@ TEST_F_TASK(plain_stream, that_is_closed_while_a_read_waits_for_memory_says_so) 
   EXPECT_EQ(std::get<0>(closed), errc::closed);
 }
 
+// Each write arms a timer, which belongs to the executor.
 TEST_F_TASK(plain_stream, destroyed_on_another_thread_while_its_timer_is_armed_ends_on_its_executor) {
   const content word = bytes_from(0, 1);
   ends gone = co_await connect_plain();

@@ -6,6 +6,7 @@
 #include <semaphore>
 
 #include "kit/child.hpp"
+#include "kit/slow_loop.hpp"
 #include "runtime/support.hpp"
 
 namespace weft {
@@ -47,15 +48,7 @@ TEST(fork, a_child_destroys_workers_and_executors_that_it_has_copies_of) {
 
 // Another thread has handed work over and has not left the call when the child is forked: there it never will.
 TEST(fork, a_child_destroys_an_executor_that_is_given_work_just_then) {
-  class slow_loop final : public executor_core::outer_loop {
-   public:
-    void wake() noexcept override {
-      entered.release();
-      go_on.acquire();
-    }
-    std::binary_semaphore entered{0};
-    std::binary_semaphore go_on{0};
-  } loop;
+  test::slow_loop loop;
   std::optional<executor> home(std::in_place);
   core_of(*home).drive_from(&loop);
   while (core_of(*home).step() == duration::zero()) {

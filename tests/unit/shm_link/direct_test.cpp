@@ -199,22 +199,29 @@ TEST_F_LENT(direct_memory, takes_transfers_of_any_size_and_scatter_lists, 3 << 2
   co_await there.release();
 }
 
-TEST_F_LENT(direct_memory, leaves_others_their_turns_in_the_middle_of_a_large_transfer, 4 << 20) {
-  const std::size_t size = region.size();
-  auto ours = co_await device().domain().register_memory(std::vector<std::byte>(size), {.usage = usage::write_src});
+// How many turns another task has until the operation has ended.
+template <class Operation>
+task<int> turns_beside(Operation operation) {
   int turns = 0;
-  bool written = false;
-  const auto write = [&]() -> task<> {
-    co_await both.client.write(ours.slice(), region.remote());
-    written = true;
+  bool ended = false;
+  const auto carry_out = [](Operation given, bool& noted) -> task<> {
+    co_await std::move(given);
+    noted = true;
   };
   const auto count = [&]() -> task<> {
-    while (!written) {
+    while (!ended) {
       ++turns;
       co_await yield();
     }
   };
-  co_await when_all(write(), count());
+  co_await when_all(carry_out(std::move(operation), ended), count());
+  co_return turns;
+}
+
+TEST_F_LENT(direct_memory, leaves_others_their_turns_in_the_middle_of_a_large_transfer, 4 << 20) {
+  const std::size_t size = region.size();
+  auto ours = co_await device().domain().register_memory(std::vector<std::byte>(size), {.usage = usage::write_src});
+  const int turns = co_await turns_beside(both.client.write(ours.slice(), region.remote()));
   EXPECT_GT(turns, 8);
 }
 
@@ -223,19 +230,7 @@ TEST_F_LENT(direct_memory, leaves_others_their_turns_in_the_middle_of_a_long_lis
   auto ours = co_await device().domain().register_memory(std::vector<std::byte>(8), {.usage = usage::write_src});
   const net::list_part word{ours.slice(), region.remote().slice(0, 8)};
   const std::vector<net::list_part> parts(10'000, word);
-  int turns = 0;
-  bool written = false;
-  const auto write = [&]() -> task<> {
-    co_await both.client.write(parts);
-    written = true;
-  };
-  const auto count = [&]() -> task<> {
-    while (!written) {
-      ++turns;
-      co_await yield();
-    }
-  };
-  co_await when_all(write(), count());
+  const int turns = co_await turns_beside(both.client.write(parts));
   EXPECT_GT(turns, 50);
   co_await ours.release();
 }
