@@ -38,13 +38,17 @@ class resp_conversation {
   resp_conversation& operator=(const resp_conversation&) = delete;
   ~resp_conversation() { service_.count(held_, 0); }
 
-  /// Until the client has no more to say, and has all answers. Throws for one that has broken the protocol.
+  /// Until the client has no more to say, and has all answers.
   weft::task<> run() {
     auto hearing = hear_all();
     auto answering = answer_all();
     co_await weft::when_all(std::move(hearing), std::move(answering));
-    if (session_.fault().empty()) co_return;
-    co_await peer_.close();
+  }
+
+  /// Throws if the client has broken the protocol, which it has been told. Close the stream before: what an exception
+  /// destroys is aborted.
+  void check() const {
+    if (session_.fault().empty()) return;
     throw weft::error(weft::errc::protocol_error,
                       fmt::format("{} breaks Redis's protocol: {}", peer_.peer(), session_.fault()));
   }

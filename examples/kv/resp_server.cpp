@@ -33,8 +33,10 @@ class place {
   explicit place(std::size_t& taken) noexcept : taken_(&taken) { ++taken; }
   place(place&& other) noexcept : taken_(std::exchange(other.taken_, nullptr)) {}
   place& operator=(place&&) = delete;
-  ~place() {
-    if (taken_ != nullptr) --*taken_;
+  ~place() { give_back(); }
+
+  void give_back() noexcept {
+    if (taken_ != nullptr) --*std::exchange(taken_, nullptr);
   }
 
  private:
@@ -43,10 +45,13 @@ class place {
 
 // ---- over TCP ----
 
-task<> serve_tcp_peer(net::stream peer, resp_service& service, place) {
+// The place is there again before the client sees the end, after which it may come again.
+task<> serve_tcp_peer(net::stream peer, resp_service& service, place taken) {
   resp_conversation<net::stream> talk(peer, service);
   co_await talk.run();
+  taken.give_back();
   co_await peer.close();
+  talk.check();
 }
 
 task<> turn_away(net::stream peer) {
@@ -90,6 +95,7 @@ task<> serve_valkey_peer(net::device& device, net::connection_request request, r
   auto living = keep_alive(peer);
   co_await when_any(std::move(talking), std::move(living));
   co_await peer.close();
+  talk.check();
 }
 
 task<> serve_valkey(net::device& device, resp_service& service, std::string address, std::size_t max_connections) {

@@ -1937,6 +1937,10 @@ class Kv(StreamTest):
                 self.assertEqual(self.speak(server.redis, words), b"-ERR Protocol error: " + why + b"\r\n")
         host, port = server.redis.split(":")
         with contextlib.ExitStack() as stack:
+            for _ in range(2):  # they have no place any longer, although they stay
+                peer = stack.enter_context(socket.create_connection((host, int(port)), PATIENCE))
+                peer.sendall(b"*2000\r\n" + b"x" * 70_000)
+                self.assertTrue(b"".join(iter(lambda: peer.recv(100), b"")).startswith(b"-ERR Protocol error"))
             for _ in range(2):
                 peer = stack.enter_context(socket.create_connection((host, int(port)), PATIENCE))
                 peer.sendall(b"PING\r\n")
