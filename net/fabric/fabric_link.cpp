@@ -414,7 +414,11 @@ void fabric_link::expired() noexcept {
     requests_.ask_again();
     ask();
   }
-  if (exposures_.is_asking() && !life_.peer_has_left()) take_input();  // the answers may be here, if this end was late
+  // The answers may be here, if this end was late: two to each question, behind as many questions of the peer's own.
+  constexpr int most_looks = 4;
+  for (int i = 0; i != most_looks && exposures_.is_asking() && !life_.peer_has_left() && !life_.is_leaving(); ++i) {
+    take_input();
+  }
   if (life_.is_leaving()) return;
   if (const auto key = exposures_.overdue()) {
     return refuse(*key, "the peer does not let go of memory that was taken back");

@@ -3,6 +3,7 @@
 
 #include <weft/runtime/system/clock.hpp>
 
+#include <atomic>
 #include <cstdint>
 
 namespace weft::test {
@@ -24,6 +25,20 @@ class manual_clock final : public clock {
   const bool goes_;
   const time_point start_ = clock::steady().now();
   duration ahead_{};
+};
+
+/// A clock that stands until a thread lets it go, once, and then goes with the machine's steady clock.
+class held_clock final : public clock {
+ public:
+  [[nodiscard]] time_point now() noexcept override {
+    const duration behind = behind_;
+    return behind == duration::max() ? start_ : clock::steady().now() - behind;
+  }
+  void let_go() noexcept { behind_ = clock::steady().now() - start_; }
+
+ private:
+  const time_point start_ = clock::steady().now();
+  std::atomic<duration> behind_{duration::max()};
 };
 
 }  // namespace weft::test

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "../../sim/loose_task.hpp"
+#include "kit/clock.hpp"
 #include "kit/held_workers.hpp"
 #include "peers.hpp"
 #include "shim_library.hpp"
@@ -274,8 +275,9 @@ task<std::vector<mr::region>> open_regions(net::device& device, std::span<std::v
   co_return open;
 }
 
-// What has no answer yet has to have room in the socket.
+// What has no answer yet has to have room in the socket. The clock stands until all has been asked.
 TEST(fabric_fences, are_asked_64_at_a_time_of_a_peer_that_does_not_answer) {
+  manual_clock time;
   const auto silent = [](const raw_peer& self) {
     for (int i = 0; i != 64; ++i) {
       const auto asked = self.hear();
@@ -284,17 +286,57 @@ TEST(fabric_fences, are_asked_64_at_a_time_of_a_peer_that_does_not_answer) {
     const auto last = self.hear();
     EXPECT_TRUE(last && last->kind == control_record::broken && last->reason == control_record::refused_you);
   };
-  with_raw_peer("net", silent, [](net::connection& server, net::device& device) -> task<> {
+  const auto script = [&](net::connection& server, net::device& device) -> task<> {
     std::vector<std::vector<std::byte>> memory(100);
     auto regions = co_await open_regions(device, memory);
     for (mr::region& each : regions) co_await each.release();
+    time.advance(1s);  // longer than the peer may take
     co_await expect_end(server, errc::protocol_error);
-  });
+  };
+  with_raw_peer("net", silent, script, time);
 }
 
+// An end that does something else for a second finds two answers to each question, behind the questions of its peer.
+TEST(fabric_fences, that_were_answered_in_time_are_not_overdue_to_an_end_that_is_late_itself) {
+  constexpr std::size_t count = 64;
+  manual_clock time;
+  std::atomic<bool> answered{false};
+  const auto answer = [](const raw_peer& self) {
+    std::vector<std::uint64_t> keys;
+    while (keys.size() != count) {
+      const auto asked = self.hear();
+      ASSERT_TRUE(asked && asked->kind == control_record::fences) << keys.size();
+      keys.push_back(asked->key);
+    }
+    for (std::size_t i = 0; i != count; ++i) self.say({.kind = control_record::fences, .key = 77});
+    for (const std::uint64_t key : keys) {
+      self.say({.kind = control_record::fenced, .reason = control_record::under_way, .key = key});
+      self.say({.kind = control_record::fenced, .reason = control_record::none_under_way, .key = key});
+    }
+  };
+  const auto prompt = [&](const raw_peer& self) {
+    answer(self);
+    answered = true;
+    self.wait_for_the_end();
+  };
+  const auto script = [&](net::connection& server, net::device& device) -> task<> {
+    std::vector<std::vector<std::byte>> memory(count);
+    auto regions = co_await open_regions(device, memory);
+    for (mr::region& each : regions) co_await each.release();
+    while (!answered) std::this_thread::yield();
+    time.advance(1s);
+    co_await between(device, exchange);  // once all answers have been heard
+    EXPECT_TRUE(server.is_open());
+    server.abort();
+  };
+  with_raw_peer("net", prompt, script, time);
+}
+
+// The clock stands meanwhile: the peer's thread may be late.
 TEST(fabric_fences, of_however_many_regions_are_all_answered) {
   constexpr std::size_t count = 1000;
-  const auto peer = [](const raw_peer& self) {
+  held_clock time;
+  const auto answer = [](const raw_peer& self) {
     for (std::size_t i = 0; i != count; ++i) {
       const auto asked = self.hear();
       ASSERT_TRUE(asked && asked->kind == control_record::fences) << i;
@@ -303,15 +345,20 @@ TEST(fabric_fences, of_however_many_regions_are_all_answered) {
         self.say({.kind = control_record::fenced, .reason = control_record::under_way, .key = asked->key});
       self.say({.kind = control_record::fenced, .reason = control_record::none_under_way, .key = asked->key});
     }
+  };
+  const auto peer = [&](const raw_peer& self) {
+    answer(self);
+    time.let_go();
     self.wait_for_the_end();
   };
-  with_raw_peer("net", peer, [](net::connection& server, net::device& device) -> task<> {
+  const auto script = [](net::connection& server, net::device& device) -> task<> {
     std::vector<std::vector<std::byte>> memory(count);
     auto regions = co_await open_regions(device, memory);
     for (mr::region& each : regions) co_await each.release();
     co_await between(device, exchange);  // once the device is no longer frozen
     server.abort();
-  });
+  };
+  with_raw_peer("net", peer, script, time);
 }
 
 // A set-up in the middle of which a region goes that the peer may use from the answer on.
@@ -322,8 +369,8 @@ class interrupted_set_up {
 
   // `peer(port)` runs on a thread, and calls answered(). Returns what accept() has failed with.
   template <class Peer, class Script>
-  std::optional<error> run(net::device& device, Peer peer, Script script) {
-    executor home;
+  std::optional<error> run(net::device& device, Peer peer, Script script, clock& time = clock::steady()) {
+    executor home({.clock = &time});
     std::jthread other;
     std::optional<error> failure;
     const auto accept = [&](net::listener& listener) -> task<> {
@@ -367,8 +414,10 @@ class interrupted_set_up {
   std::atomic<bool> ended_{false};
 };
 
+// The clock stands until the peer has answered: its thread may be late.
 TEST(fabric_set_up, asks_about_regions_that_went_before_the_peer_was_ready) {
   net::device device = net::device::open("fabric:net");
+  held_clock time;
   interrupted_set_up made;
   const auto peer = [&](std::uint16_t port) {
     const raw_peer self(port, "net", [&](const sockaddr_in&) {
@@ -376,14 +425,16 @@ TEST(fabric_set_up, asks_about_regions_that_went_before_the_peer_was_ready) {
       made.wait_for_the_region();
     });
     const auto asked = self.hear(control_record::fences);
+    if (asked) self.say({.kind = control_record::fenced, .reason = control_record::none_under_way, .key = asked->key});
+    time.let_go();
     ASSERT_TRUE(asked);
-    self.say({.kind = control_record::fenced, .reason = control_record::none_under_way, .key = asked->key});
     self.wait_for_the_end();
   };
-  const auto failure = made.run(device, peer, [&](net::connection& server) -> task<> {
+  const auto script = [&](net::connection& server) -> task<> {
     co_await between(device, exchange);
     server.abort();
-  });
+  };
+  const auto failure = made.run(device, peer, script, time);
   EXPECT_FALSE(failure) << failure->what();
 }
 

@@ -139,8 +139,10 @@ TEST(fabric_keys, of_more_than_64_bits_are_refused_when_the_device_is_opened) {
 
 class fabric_regions : public testing::TestWithParam<int> {};
 
+// The clock stands: the peer's thread may be late with its answers.
 TEST_P(fabric_regions, that_were_open_to_all_peers_are_asked_about_when_they_go) {
   using net::fabric::control_record;
+  manual_clock time;
   constexpr int regions = 3;
   demanding_library library(GetParam());
   net::device device = net::device::open(net::fabric::open_transport("net", library));
@@ -153,7 +155,7 @@ TEST_P(fabric_regions, that_were_open_to_all_peers_are_asked_about_when_they_go)
     }
     self.wait_for_the_end();
   };
-  with_raw_peer(device, "net", peer, [&](net::connection& server, net::device&) -> task<> {
+  const auto script = [&](net::connection& server, net::device&) -> task<> {
     std::array<std::vector<std::byte>, regions> memory;
     std::vector<mr::region> open;
     const mr::registration_options purpose{.usage = mr::usage::write_dst};
@@ -163,7 +165,8 @@ TEST_P(fabric_regions, that_were_open_to_all_peers_are_asked_about_when_they_go)
     }
     for (mr::region& each : open) co_await each.release();
     server.abort();
-  });
+  };
+  with_raw_peer(device, "net", peer, script, time);
   EXPECT_EQ(library.broken_rules(), std::vector<std::string>());
 }
 

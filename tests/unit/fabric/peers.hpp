@@ -71,8 +71,8 @@ class raw_peer : private immovable {
 
 /// One end of a connection on that device, at the other of which `peer(port)` runs on a thread.
 template <class Peer, class Script>
-void with_thread(net::device& device, Peer peer, Script script) {
-  executor home;
+void with_thread(net::device& device, Peer peer, Script script, clock& time = clock::steady()) {
+  executor home({.clock = &time});
   std::jthread other;
   const auto body = [&]() -> task<> {
     net::listener listener = co_await device.listen("127.0.0.1:0");
@@ -86,14 +86,14 @@ void with_thread(net::device& device, Peer peer, Script script) {
 
 /// The same with a raw_peer.
 template <class Peer, class Script>
-void with_raw_peer(net::device& device, const char* of, Peer peer, Script script) {
+void with_raw_peer(net::device& device, const char* of, Peer peer, Script script, clock& time = clock::steady()) {
   with_thread(
-      device, [&](std::uint16_t port) { peer(raw_peer(port, of)); }, std::move(script));
+      device, [&](std::uint16_t port) { peer(raw_peer(port, of)); }, std::move(script), time);
 }
 template <class Peer, class Script>
-void with_raw_peer(const char* of, Peer peer, Script script) {
+void with_raw_peer(const char* of, Peer peer, Script script, clock& time = clock::steady()) {
   net::device device = net::device::open("fabric:" + std::string(of));
-  with_raw_peer(device, of, std::move(peer), std::move(script));
+  with_raw_peer(device, of, std::move(peer), std::move(script), time);
 }
 
 }  // namespace weft::test
