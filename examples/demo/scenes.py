@@ -67,8 +67,10 @@ def ask_kv(server, command):
     return rate, spent / gets * 1e6
 
 
-def redis_client(port, *words):
-    return ["redis-benchmark", "-p", str(port), "-c", "1", "-P", str(AT_A_TIME), "-d", "64", "-r", str(KEYS), "-q", *words]
+def redis_client(address, *words):
+    host, port = address
+    command = ["redis-benchmark", "-h", host, "-p", str(port)]
+    return [*command, "-c", "1", "-P", str(AT_A_TIME), "-d", "64", "-r", str(KEYS), "-q", *words]
 
 
 def has_redis():
@@ -76,19 +78,21 @@ def has_redis():
 
 
 def start_redis(stack):
-    """A redis-server with the same number of keys, which goes with the stack, and its port."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    command = ["redis-server", "--bind", "127.0.0.1", "--port", str(port), "--save", ""]
+    """A redis-server with the same number of keys, which goes with the stack, and its address."""
+    # It takes no port 0. Of this address of the loopback nobody else takes the port meanwhile.
+    host = f"127.{64 + (os.getpid() >> 16 & 63)}.{os.getpid() >> 8 & 255}.{os.getpid() & 255}"
+    with socket.create_server((host, 0)) as free:
+        address = free.getsockname()
+    command = ["redis-server", "--bind", host, "--port", str(address[1]), "--save", ""]
     server = stack.enter_context(Server(command, "Ready to accept"))
-    run(redis_client(port, "-t", "set", "-n", str(3 * KEYS)))
-    return server, port
+    run(redis_client(address, "-t", "set", "-n", str(3 * KEYS)))
+    return server, address
 
 
-def ask_redis(server, port):
+def ask_redis(server, address):
     requests = 3 * KEYS
     before = server.processor_seconds()
-    said = run(redis_client(port, "-t", "get", "-n", str(requests))).said
+    said = run(redis_client(address, "-t", "get", "-n", str(requests))).said
     spent = server.processor_seconds() - before
     return float(re.findall(r"GET: ([\d.]+) requests", said)[-1]), spent / requests * 1e6
 
@@ -119,8 +123,8 @@ def cache(programs, extent):
             asking = kv_client(programs, extent, "--device", device[0], "bench", there.said.group(1))
             ways[f"weft, {device[0]}"] = lambda: ask_kv(there, asking)
         if has_redis():
-            other, port = start_redis(stack)
-            ways["redis-server, TCP"] = lambda: ask_redis(other, port)
+            other, of_redis = start_redis(stack)
+            ways["redis-server, TCP"] = lambda: ask_redis(other, of_redis)
         results = {name: [] for name in ways}
         for _ in range(extent.rounds):
             for name, ask in ways.items():

@@ -269,7 +269,9 @@ class bench {
       } catch (const error& why) {
         failure = why;
       }
-      if (failure) co_await through.go_on(server, *failure);
+      if (!failure) continue;
+      co_await through.go_on(server, *failure);
+      history_.begin(through.now()->server());  // even if the measurement is over by now
     }
   }
 

@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <optional>
 #include <span>
@@ -36,6 +37,7 @@ task<bool> client::get(std::string_view key, value& into) {
 task<outcome> client::get_from(std::uint64_t bucket, std::string_view key, value& into) {
   constexpr int most_reads = 1000;
   constexpr int most_records = 100;
+  constexpr int reads_in_a_row = 20;  // and then one in each millisecond: the server's thread may wait for a processor
   int records = 0;
   mutex::lock_guard alone;
   for (int i = 0; i < most_reads && records < most_records; ++i) {
@@ -55,6 +57,7 @@ task<outcome> client::get_from(std::uint64_t bucket, std::string_view key, value
     ++counters_.torn;
     // The record was overtaken: the next one is read faster if others do not share the network with it.
     if (records != 0 && !alone) alone = co_await hurrying_->lock();
+    if (i >= reads_in_a_row) co_await sleep_for(std::chrono::milliseconds(1));
   }
   if (records == 0) {
     throw error(errc::malformed, fmt::format("get {}: bucket {} of the server's table is not valid", key, bucket));

@@ -32,8 +32,9 @@ class client {
   /// The value, or false if there is none, or it may have expired by the server's clock. One read brings it if it fits
   /// a slot, and two if it does not. While a FLUSHALL is under way, keys go one by one (table::clearing). Reads again
   /// whatever was being written meanwhile. Once a minute it asks the server for the time. Any number at a time. Throws
-  /// weft::error: errc::malformed if the server's memory makes no sense for a thousand reads, errc::busy if a long
-  /// value was gone a hundred times before it was read, because all memory for long values was set anew meanwhile.
+  /// weft::error: errc::malformed if the server's memory makes no sense for a thousand reads in about a second,
+  /// errc::busy if a long value was gone a hundred times before it was read, because all memory for long values was set
+  /// anew meanwhile, or because the server was kept from a processor in the middle of a SET.
   [[nodiscard]] weft::task<bool> get(std::string_view key, value& into);
   /// Stores; returns once the server has done so. A value that does not fit a message is lent to the server, which
   /// reads it. One at a time: others wait. One that is stopped may have stored it all the same. errc::message_too_large

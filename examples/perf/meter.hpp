@@ -24,10 +24,10 @@ class meter {
   meter(const budget& limits, weft::time_point start)
       : operations_(limits.operations), start_(start), time_(limits.time), end_(weft::later(start, limits.time)) {}
 
-  /// Whether another operation may start, at `now`.
+  /// Whether another operation may start, at `now`. The first one may, even if the time was over before it began.
   [[nodiscard]] bool claim(weft::time_point now) noexcept {
     last_ = now;
-    if (claimed_ == operations_ || now >= end_) return false;
+    if (claimed_ == operations_ || (now >= end_ && claimed_ != 0)) return false;
     ++claimed_;
     return true;
   }
