@@ -426,8 +426,8 @@ TEST_P_WINDOWS(exposures, that_are_retired_at_a_timeout_leave_the_other_operatio
 class exposures_until_a_time : public exposures {
  protected:
   exposures_until_a_time() { open_executor({.clock = &time_}); }
-  // Longer than it takes to expose something.
-  static constexpr auto a_while = 2s;
+  // Longer than it takes to expose something on a machine that stands still meanwhile, and less than dead_peer_after.
+  static constexpr auto a_while = 9s;
   [[nodiscard]] time_point soon() noexcept { return time_.now() + a_while; }
   void pass_a_while() noexcept { time_.advance(a_while); }
 

@@ -230,7 +230,7 @@ TEST(a_peer, that_falls_silent_is_waited_for_only_so_long) {
     co_await say(device, peer, usual_introduction().pack());
     co_await weft::sleep_for(1h);
   };
-  const peer_report found = probe_one_that(silent, 200ms);
+  const peer_report found = probe_one_that(silent, 3s);
   EXPECT_TRUE(found.fabrics.at(0).speaks);
   EXPECT_TRUE(fails_with(found.fabrics[0], "small messages"));
 }
@@ -326,7 +326,7 @@ TEST(a_peer, that_drops_large_messages_is_told_from_one_that_drops_all) {
       if (question->size() <= 1400) co_await peer.send(std::move(question->payload));
     }
   };
-  const peer_report found = probe_one_that(black_hole, 500ms);
+  const peer_report found = probe_one_that(black_hole, 3s);
   const reach& one = found.fabrics.at(0);
   EXPECT_EQ(one.largest_message, 1400U);
   EXPECT_EQ(one.lost_message, 2048U);

@@ -10,6 +10,7 @@
 #include "../kit/scripted_test.hpp"
 #include "../unit/failing_calls.hpp"
 #include "../unit/sanitized.hpp"
+#include "kit/clock.hpp"
 #include "kit/temporary_directory.hpp"
 #include "kit/test.hpp"
 #include "nvme_host.hpp"
@@ -250,6 +251,7 @@ class nvme_target_test : public testing::Test {
     co_return now.said.result;
   }
 
+  weft::test::manual_clock clock_{weft::test::manual_clock::between_moves::goes};
   net::device device_ = net::device::open("iwarp");
   subsystem served_;
   target_options options_;
@@ -272,7 +274,7 @@ class nvme_target_test : public testing::Test {
     auto host = co_await host_with_queue(address);
     EXPECT_EQ(co_await host.io[0].status_of(io_command(io_opcode::flush)), status::success);
   }
-  executor loop_;
+  executor loop_{executor_options{.clock = &clock_}};
 };
 
 // With a host, or with the target's address alone, after statements before that.
@@ -671,9 +673,10 @@ ADMIN_COMMAND(a_log_page_of_more_than_a_command_may_move_is_an_error, invalid_fi
               log_command(host, {.page = 2, .bytes = std::uint64_t{1} << 20}))
 TEST_F_WITH_TARGET(nvme_target_test, a_host_that_falls_silent_loses_all_its_queues) {
   host_words who;
-  who.keep_alive_ms = 200;
+  who.keep_alive_ms = 20'000;
   auto host = co_await connect_host(device_, address, who);
   co_await add_queue(host, device_, address, 1);
+  clock_.advance(std::chrono::seconds(21));
   co_await host.io[0].hear_end();
   co_await host.admin.hear_end();
   EXPECT_NE(log_.find("no Keep Alive"), std::string::npos) << log_;

@@ -7,6 +7,7 @@
 #include <weft/runtime/sync/channel.hpp>
 #include <weft/runtime/sync/event.hpp>
 
+#include <cstdint>
 #include <cstdlib>
 
 #include "kit/standard.hpp"
@@ -23,8 +24,13 @@ weft::task<> work_elsewhere(weft::event& never) { co_await never.wait(); }
 
 weft::task<> send_away(weft::executor& other, weft::task<> work) { co_await weft::run_on(other, std::move(work)); }
 
-weft::task<> crash() {
-  co_await weft::sleep_for(std::chrono::milliseconds(10));  // by then everybody waits
+weft::task<std::uint64_t> count_sleeps(weft::executor& there) { co_return there.statistics().sleeps; }
+
+// Once everybody waits: those here do so as soon as this one has, and those there when that executor sleeps again.
+weft::task<> crash(weft::executor& other) {
+  auto counting = count_sleeps(other);
+  const std::uint64_t sleeps = co_await weft::run_on(other, std::move(counting));
+  while (other.statistics().sleeps == sleeps) co_await weft::sleep_for(std::chrono::milliseconds(1));
   std::abort();
 }
 
@@ -35,7 +41,7 @@ weft::task<> run_server(weft::executor& other) {
     children.spawn(serve(never), "first");
     children.spawn(tick());
     children.spawn(send_away(other, work_elsewhere(never_elsewhere)), "sent away");
-    children.spawn(crash());
+    children.spawn(crash(other));
     co_return;
   };
   co_await weft::with_scope(weft::on_failure::stop_siblings, body, "peers");

@@ -28,7 +28,7 @@ using std::chrono::steady_clock;
 
 constexpr std::byte of_peer{0xee};
 constexpr std::byte of_owner{0x55};
-constexpr auto patience = 5s;            // for the first byte
+constexpr auto patience = 5s;            // for the first byte, and in a control for one that lands late
 constexpr unsigned patience_before = 4;  // times the usual watch, for bytes whose connection is yet to be made
 // A process that takes longer hangs: SIGALRM ends it.
 constexpr unsigned longest_seconds = 30;
@@ -107,7 +107,9 @@ std::size_t take_foreign(std::span<std::byte> memory) {
   return foreign;
 }
 
-void watch(end& mine, std::span<std::byte> memory, std::chrono::milliseconds for_so_long, tally& result) {
+// For so long, or until `until_one` a byte has come.
+void watch(end& mine, std::span<std::byte> memory, std::chrono::milliseconds for_so_long, bool until_one,
+           tally& result) {
   const auto begin = steady_clock::now();
   std::fill(memory.begin(), memory.end(), of_owner);
   std::uint64_t bytes = 0;
@@ -118,7 +120,7 @@ void watch(end& mine, std::span<std::byte> memory, std::chrono::milliseconds for
     bytes += foreign;
     const std::chrono::duration<double, std::milli> after = steady_clock::now() - begin;
     result.latest_ms = std::max(result.latest_ms, after.count());
-  } while (steady_clock::now() < begin + for_so_long);
+  } while (!(until_one && bytes != 0) && steady_clock::now() < begin + for_so_long);
   result.late += bytes != 0;
   result.most_bytes = std::max(result.most_bytes, bytes);
 }
@@ -136,7 +138,9 @@ void own_once(end& mine, conversation& peer, const part& owner, bool is_control,
   result.has_given_up = true;
   const outcome went = is_control ? outcome::told : mine.give_up();
   (went == outcome::told ? result.told : went == outcome::completed ? result.completed : result.untold) += 1;
-  if (went != outcome::untold) watch(mine, owner.memory, watched, result);
+  // A peer that writes has to be seen in a control, even if it waits for a processor meanwhile.
+  const bool until_one = is_control && owner.how.what == operation::put;
+  if (went != outcome::untold) watch(mine, owner.memory, until_one ? patience : watched, until_one, result);
   peer.say("stop");
   while (!peer.has_news()) mine.turn();
   peer.hear();

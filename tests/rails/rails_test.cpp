@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include "ends.hpp"
+#include "kit/clock.hpp"
 #include "kit/failure.hpp"
 #include "kit/test.hpp"
 
@@ -82,8 +83,12 @@ class rails : public testing::Test {
 
   template <class Script>
   void between_ends(Script script, std::chrono::milliseconds resume_within = 0ms) {
+    between_ends_on(home_, std::move(script), resume_within);
+  }
+  template <class Script>
+  void between_ends_on(executor& home, Script script, std::chrono::milliseconds resume_within = 0ms) {
     const net::connection_options how{.send_depth = send_depth_, .resume_within = resume_within};
-    home_.run(with_timeout(forever, with_ends(device_, device_, two_ports(), how, script)));
+    home.run(with_timeout(forever, with_ends(device_, device_, two_ports(), how, script)));
   }
   task<mr::buffer> filled(std::size_t bytes, unsigned seed) { return test::filled(pool(), bytes, seed); }
   task<net::exposure> expose_zeros(net::connection& at, std::size_t bytes) {
@@ -649,17 +654,23 @@ TEST_F_BETWEEN_ENDS(late_accesses, are_not_made_once_the_peer_has_said_that_the_
   EXPECT_EQ(both.server.statistics().late_accesses, 0u);
 }
 
-TEST_F_BETWEEN_ENDS(late_accesses, to_memory_that_was_lent_until_a_time_say_so) {
-  const auto target = co_await spread_target(both, mebibyte);
-  auto memory = co_await pool().allocate(1000);
-  const time_point until = std::chrono::steady_clock::now() + 500ms;
-  auto lent = co_await both.server.expose(std::move(memory), open_wide, {.until = until});
-  auto source = co_await filled(1000, 2);
-  co_await both.client.write(source, lent.remote());
-  EXPECT_EQ(co_await lent.ended(), net::exposure_end::deadline);
-  const auto write = co_await failure_of(both.client.write(source, lent.remote()));
-  expect_late(write, "the deadline of the peer's exposure has passed");
-  co_await expect_alive(both, target, 3);
+TEST_F(late_accesses, to_memory_that_was_lent_until_a_time_say_so) {
+  manual_clock time(manual_clock::between_moves::goes);
+  executor home({.clock = &time});
+  const auto script = [&](ends both) -> task<> {
+    const auto target = co_await spread_target(both, mebibyte);
+    auto memory = co_await pool().allocate(1000);
+    constexpr auto a_while = 9s;  // less than dead_peer_after
+    auto lent = co_await both.server.expose(std::move(memory), open_wide, {.until = time.now() + a_while});
+    auto source = co_await filled(1000, 2);
+    co_await both.client.write(source, lent.remote());
+    time.advance(a_while);
+    EXPECT_EQ(co_await lent.ended(), net::exposure_end::deadline);
+    const auto write = co_await failure_of(both.client.write(source, lent.remote()));
+    expect_late(write, "the deadline of the peer's exposure has passed");
+    co_await expect_alive(both, target, 3);
+  };
+  between_ends_on(home, script);
 }
 
 // Each of two rails ends as the client is about to say over it which access was refused.
@@ -949,18 +960,24 @@ TEST_F_BETWEEN_ENDS(rails, a_peer_that_knows_the_connection_no_more_has_restarte
 }
 
 TEST_F(rails, a_connection_comes_about_although_the_first_address_is_silent) {
-  const auto body = []() -> task<> {
-    const net::connection_options how{.set_up_timeout = 2s};
+  manual_clock time(manual_clock::between_moves::goes);
+  const auto body = [&]() -> task<> {
+    const net::connection_options how{.set_up_timeout = 200s};
     auto device = net::device::open("iwarp+iwarp");
-    const auto silent = co_await net::stream_listener::listen(device, "tcp://127.0.0.1:0");  // nobody takes its peers
+    auto silent = co_await net::stream_listener::listen(device, "tcp://127.0.0.1:0");
+    std::optional<net::stream_request> taken;
+    const auto stay_silent = [&]() -> task<> {
+      taken = co_await silent.next();
+      time.advance(101s);  // its share of the time, and not the other's
+    };
     net::listener listener = co_await device.listen("127.0.0.1:0");
     const std::string addresses =
         std::string(silent.address()).substr(std::string_view("tcp://").size()) + "+" + std::string(listener.address());
-    auto both = co_await when_all(device.connect(addresses, how), accept_one(listener, how));
+    auto both = co_await when_all(device.connect(addresses, how), accept_one(listener, how), stay_silent());
     co_await std::get<0>(both).send(co_await test::filled(device.pool(), 10, 1));
     EXPECT_TRUE(holds((co_await std::get<1>(both).recv_or_throw()).bytes(), 1));
   };
-  executor home;
+  executor home({.clock = &time});
   home.run(with_timeout(forever, body()));
 }
 

@@ -34,7 +34,7 @@ def main():
             seq 100000
             echo and a complaint >&2
             exit 42"""
-        done = vm("--memory", "512", "--", "bash", "-c", script, "_", "a $b", WEFT_VM_OUT=folder)
+        done = vm("--timeout", "280", "--memory", "512", "--", "bash", "-c", script, "_", "a $b", WEFT_VM_OUT=folder)
         lines = done.stdout.splitlines()
         check("the status comes back", done.returncode == 42, done)
         check("it runs as root, here, with a kernel 6.1",
@@ -45,7 +45,7 @@ def main():
         check("files in /out come back", Path(folder, "kept").read_text() == "kept\n", done)
         check("no other file is written to the host", not Path(folder, "lost").exists(), done)
 
-    done = vm("--", "bash", "-c", "echo c >/proc/sysrq-trigger")
+    done = vm("--timeout", "280", "--", "bash", "-c", "echo c >/proc/sysrq-trigger")
     check("a panic is told from a status", done.returncode == 125, done)
     check("a panic is told with the console's last lines", "sysrq_handle_crash" in done.stderr, done)
 

@@ -406,7 +406,7 @@ TEST_F(pool_test, who_waits_for_seconds_is_reported_once_with_what_is_in_use) {
 }
 
 TEST_F(pool_test, who_is_served_in_time_is_not_reported_however_long_the_queue_lasts) {
-  test::manual_clock time(test::manual_clock::between_moves::goes);
+  test::manual_clock time;
   executor_options options{.clock = &time};
   const test::report_list reports;
   const auto body = [&]() -> task<> {

@@ -211,7 +211,11 @@ TEST_F_TASK(interop_profile, asks_a_peer_that_answers_nothing_at_all_no_third_ti
 
 // ---- peers as they come
 
-class foreign_peer : public interop_test {};
+class foreign_peer : public interop_test {
+ protected:
+  /// For an end that closes behind much that it has still to send.
+  static constexpr net::connection_options patient{.close_timeout = 60s};
+};
 
 TEST_F(foreign_peer, of_the_first_revision_is_accepted_and_answered_in_it) {
   const bytes most(mpa::max_private_bytes, std::byte{9});
@@ -253,7 +257,7 @@ TEST_F_TASK(foreign_peer, that_replies_with_more_private_data_than_there_may_be_
 TEST_F(foreign_peer, that_closes_its_direction_gets_all_that_it_has_asked_for) {
   constexpr std::uint32_t size = 8 << 20;
   std::vector<std::byte> memory(size, std::byte{7});
-  accept_foreign({}, {}, [&](raw_peer& raw, net::connection& ours, const parameters&) -> task<> {
+  accept_foreign({}, patient, [&](raw_peer& raw, net::connection& ours, const parameters&) -> task<> {
     auto region = co_await device().domain().register_memory(std::span(memory), {.usage = mr::usage::read_src});
     const auto open = region.remote();
     const auto ask_and_listen = [&]() -> task<std::size_t> {
@@ -280,7 +284,7 @@ TEST_F(foreign_peer, that_closes_its_direction_gets_all_that_it_has_asked_for) {
 TEST_F(foreign_peer, that_closes_its_direction_gets_what_had_been_sent_to_it) {
   constexpr std::size_t count = 50;
   constexpr std::size_t size = 256 << 10;  // more than the sockets hold, in all
-  accept_foreign({}, {}, [&](raw_peer& raw, net::connection& ours, const parameters&) -> task<> {
+  accept_foreign({}, patient, [&](raw_peer& raw, net::connection& ours, const parameters&) -> task<> {
     std::vector<mr::buffer> memory;
     while (memory.size() < count) memory.push_back(co_await pool().allocate(size));
     const auto send_one = [&](std::size_t which) -> task<> { co_await ours.send(std::move(memory[which])); };
@@ -480,7 +484,7 @@ TEST_F(foreign_peer, whose_messages_nobody_receives_holds_up_a_read_for_so_long_
 }
 
 TEST_F(foreign_peer, whose_messages_are_received_in_time_gets_its_answer_to_a_read_through) {
-  const net::connection_options ours{.receive_depth = 1};
+  const net::connection_options ours{.receive_depth = 1, .overdue_after = 300s};
   accept_foreign({}, ours, [&](raw_peer& raw, net::connection& peer, const parameters&) -> task<> {
     const bytes payload(10);
     for (int i = 0; i < 100; ++i) co_await raw.send_message(payload);
@@ -493,7 +497,7 @@ TEST_F(foreign_peer, whose_messages_are_received_in_time_gets_its_answer_to_a_re
       encode(tagged_header{.opcode = opcode::read_response, .stag = sink},
              std::span(ulpdu).first<tagged_header::bytes>());
       co_await raw.send_fpdu(ulpdu);
-      jump(ours.overdue_after - 1s);
+      jump(ours.overdue_after - 100s);  // what is left is for a machine that stalls
       for (int i = 0; i < 100; ++i) static_cast<void>(co_await peer.recv_or_throw());
     };
     const auto both = co_await when_all(code_of(peer.read(memory, there.slice(0, 100))), answer_and_receive());

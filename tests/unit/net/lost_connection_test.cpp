@@ -75,7 +75,7 @@ class a_closed_window : public net_test {
 
   static net::connection_options plain() {
     net::connection_options options{
-        .receive_depth = 4, .dead_peer_after = dead_peer_after, .profile = net::profile::interop};
+        .receive_depth = 4, .close_timeout = 60s, .dead_peer_after = dead_peer_after, .profile = net::profile::interop};
     return options;
   }
 };

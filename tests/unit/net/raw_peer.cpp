@@ -44,14 +44,19 @@ void connect_to(const descriptor& socket, std::string_view address) {
   checked(::connect(socket.fd(), reinterpret_cast<const sockaddr*>(&target), sizeof target), "connect");
 }
 
-std::string listen_on_loopback(const descriptor& socket, int backlog) {
+std::string bind_to_loopback(const descriptor& socket) {
   sockaddr_in own = loopback(0);
   socklen_t length = sizeof own;
   auto* const generic = reinterpret_cast<sockaddr*>(&own);
   checked(::bind(socket.fd(), generic, length), "bind");
-  checked(::listen(socket.fd(), backlog), "listen");
   checked(::getsockname(socket.fd(), generic, &length), "getsockname");
   return "127.0.0.1:" + std::to_string(ntohs(own.sin_port));
+}
+
+std::string listen_on_loopback(const descriptor& socket, int backlog) {
+  std::string address = bind_to_loopback(socket);
+  checked(::listen(socket.fd(), backlog), "listen");
+  return address;
 }
 
 bytes frame_bytes(const mpa::frame& frame) {
@@ -286,6 +291,12 @@ void raw_peer::reset() noexcept {
 deaf_listener::deaf_listener()
     : socket_(tcp_socket()), filling_(tcp_socket()), address_(listen_on_loopback(socket_, 0)) {
   connect_to(filling_, address_);
+}
+
+deserted_port::deserted_port() : socket_(tcp_socket()) {
+  const int yes = 1;  // so that a test may connect from there
+  checked(::setsockopt(socket_.fd(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes), "setsockopt");
+  address_ = bind_to_loopback(socket_);
 }
 
 raw_listener::raw_listener()

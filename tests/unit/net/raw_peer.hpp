@@ -99,6 +99,17 @@ class deaf_listener {
   std::string address_;
 };
 
+/// A port of the loopback where nobody listens, nor can listen while it lives.
+class deserted_port {
+ public:
+  deserted_port();
+  [[nodiscard]] const std::string& address() const noexcept { return address_; }
+
+ private:
+  descriptor socket_;
+  std::string address_;
+};
+
 /// A TCP listener on the loopback.
 class raw_listener {
  public:

@@ -72,7 +72,9 @@ class same_host : public testing::Test {
     net::connection client;
     net::connection server;
   };
-  static task<both> connect(net::device& from, net::device& to, std::string where = "127.0.0.1:0") {
+  /// At an address of this program's own: the names of shared memory hold no port of TCP, so that another program may
+  /// listen in memory under the number that a network has chosen here.
+  static task<both> connect(net::device& from, net::device& to, std::string where = own_loopback() + ":0") {
     auto listener = co_await to.listen(std::move(where));
     auto ends = co_await when_all(from.connect(std::string(listener.address())), listener.accept());
     auto& accepted = std::get<1>(ends);

@@ -7,6 +7,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 
+#include <deque>
 #include <filesystem>
 #include <map>
 #include <set>
@@ -600,7 +601,8 @@ std::multiset<int> traffic_classes(int family) {
 }
 
 TEST_F_LISTENING(connecting, goes_out_from_the_address_and_port_that_it_is_told) {
-  for (const std::string_view source : {"127.0.0.2:0", "127.0.0.3:47111", "127.0.0.3:47111"}) {
+  // A port that the system chooses for nobody: ip_local_port_range begins at 32768.
+  for (const std::string_view source : {"127.0.0.2:0", "127.0.0.3:27111", "127.0.0.3:27111"}) {
     auto both =
         co_await when_all(device().connect(std::string(listener.address()), {.source = source}), accept(listener));
     const std::string_view seen = std::get<1>(both).peer();
@@ -611,8 +613,8 @@ TEST_F_LISTENING(connecting, goes_out_from_the_address_and_port_that_it_is_told)
 }
 
 TEST_F_TASK(connecting, to_itself_is_to_find_that_nobody_listens) {
-  const std::string own = raw_listener().address();  // which has gone
-  const auto failure = co_await failure_of(device().connect(own, {.source = own}));
+  const deserted_port own;
+  const auto failure = co_await failure_of(device().connect(own.address(), {.source = own.address()}));
   EXPECT_TRUE(failed_with(failure, std::errc::connection_refused));
 }
 
@@ -889,9 +891,12 @@ class names : private with_made_up_names, public connecting {
   names() : connecting(calls) {}
 
   /// Where nobody listens.
-  static std::string deserted() { return raw_listener().address(); }
+  std::string deserted() { return deserted_.emplace_back().address(); }
   void let_it_mean(std::vector<std::string> addresses) { calls.addresses = std::move(addresses); }
   [[nodiscard]] int connects() const noexcept { return calls.connects; }
+
+ private:
+  std::deque<deserted_port> deserted_;
 };
 
 TEST_F_LISTENING(names, are_tried_address_by_address_until_one_answers) {

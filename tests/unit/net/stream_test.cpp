@@ -312,7 +312,8 @@ TEST_P_STREAMS(stream_test, can_be_aborted_while_it_closes, {.close_timeout = 1h
   EXPECT_EQ(co_await code_of(b.write(words)), errc::closed);
 }
 
-TEST_P_STREAMS(stream_test, closes_behind_what_was_written_although_the_peer_has_ended_its_side_before) {
+TEST_P_STREAMS(stream_test, closes_behind_what_was_written_although_the_peer_has_ended_its_side_before,
+               {.receive_size = 17 * 1024, .close_timeout = 60s}) {
   const content words = bytes_from(0, 100'000);
   content room(words.size());
   co_await a.shutdown_send();

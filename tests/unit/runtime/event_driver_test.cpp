@@ -37,8 +37,9 @@ struct listening_socket {
   socklen_t length = 0;
 };
 
-// All through the seam, so that a test can make each of the calls fail.
-listening_socket listen_on_the_loopback(system_calls& calls, int backlog = 8) {
+// All through the seam, so that a test can make each of the calls fail. The port refuses peers until it listens, and
+// nobody else gets it.
+listening_socket bind_to_the_loopback(system_calls& calls) {
   listening_socket made{.socket = tcp_socket(calls)};
   auto& internet = reinterpret_cast<sockaddr_in&>(made.address);
   internet.sin_family = AF_INET;
@@ -46,8 +47,13 @@ listening_socket listen_on_the_loopback(system_calls& calls, int backlog = 8) {
   made.length = sizeof internet;
   auto* const generic = reinterpret_cast<sockaddr*>(&made.address);
   checked_call(calls.bind(made.socket.fd(), generic, made.length), "bind");
-  checked_call(calls.listen(made.socket.fd(), backlog), "listen");
   checked_call(calls.getsockname(made.socket.fd(), generic, &made.length), "get the address");
+  return made;
+}
+
+listening_socket listen_on_the_loopback(system_calls& calls, int backlog = 8) {
+  listening_socket made = bind_to_the_loopback(calls);
+  checked_call(calls.listen(made.socket.fd(), backlog), "listen");
   return made;
 }
 
@@ -92,13 +98,10 @@ TEST(event_driver, accepts_connects_sends_receives_and_sees_the_end) {
 }
 
 TEST(event_driver, a_refused_connection_is_an_error) {
-  std::optional<listening_socket> server(listen_on_the_loopback(system_calls::kernel()));
-  const sockaddr_storage address = server->address;
-  const socklen_t length = server->length;
-  server.reset();  // now nobody listens there
+  const listening_socket nobody = bind_to_the_loopback(system_calls::kernel());
   const auto root = [&]() -> task<> {
     descriptor socket = tcp_socket();
-    co_await connect_to(socket, address, length);
+    co_await connect_to(socket, nobody.address, nobody.length);
   };
   EXPECT_EQ(test::code_thrown_by([&] { test::run(root()); }), std::errc::connection_refused);
 }

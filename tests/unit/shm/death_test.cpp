@@ -112,7 +112,7 @@ TEST_F(shm_deaths, of_a_connector_at_any_step_end_its_set_up_and_nothing_else) {
     co_await expect_service(*listener);
     const std::string address(listener->address());
     const std::size_t open = open_descriptors();
-    const std::size_t names = entries_of("/dev/shm");
+    const std::size_t names = names_of_weft();
     int life = 1;
     for (bool killed = true; killed; ++life) {
       const pid_t child = start(life, [address](net::transport& by) -> task<> {
@@ -134,7 +134,7 @@ TEST_F(shm_deaths, of_a_connector_at_any_step_end_its_set_up_and_nothing_else) {
       if (HasFailure()) co_return;
     }
     EXPECT_GT(life, 10);
-    EXPECT_EQ(entries_of("/dev/shm"), names);
+    EXPECT_EQ(names_of_weft(), names);
   });
 }
 

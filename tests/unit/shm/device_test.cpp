@@ -64,14 +64,14 @@ TEST_F(shm_devices, pass_other_users_on_to_the_next_fabric) {
   EXPECT_EQ(fabric_between(one, other, calls), "iwarp");
 }
 
-// It may cost them shared memory, and not the service.
+// It may cost them shared memory, and not the service. The port is free to TCP, and no other program takes it.
 TEST_F(shm_devices, listen_over_the_next_fabric_where_another_user_has_the_name) {
   net::device both = net::device::open("shm,iwarp");
   net::device memory = net::device::open("shm");
   all_strangers calls;
   executor home({.system_calls = &calls});
   const auto body = [&]() -> task<> {
-    auto stranger = co_await memory.listen("127.0.0.1:0");
+    auto stranger = co_await memory.listen(own_loopback() + ":0");
     auto listener = co_await both.listen(std::string(stranger.address()));
     auto ends = co_await when_all(both.connect(std::string(listener.address())), listener.accept());
     EXPECT_EQ(std::get<0>(ends).fabric(), "iwarp");
@@ -85,7 +85,7 @@ TEST_F(shm_devices, are_not_kept_waiting_by_a_listener_that_takes_nobody) {
   net::device network = net::device::open("iwarp");
   executor home;
   const auto body = [&]() -> task<> {
-    std::optional<net::listener> chosen(co_await network.listen("127.0.0.1:0"));
+    std::optional<net::listener> chosen(co_await network.listen(own_loopback() + ":0"));
     const std::string address(chosen->address());
     const deaf_name silent(shm::unix_name::of((co_await resolve(address, false)).front()));
     chosen.reset();

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include "../../sim/loose_task.hpp"
+#include "kit/attempt.hpp"
 #include "kit/failing_system_calls.hpp"
 #include "shm/support.hpp"
 
@@ -169,8 +170,9 @@ TEST_F_LISTENING(shm_set_up, that_is_dropped_or_that_the_listener_closes_over_is
   const auto both = co_await when_all(code_of(connect(address)), drop());
   EXPECT_EQ(std::get<0>(both), errc::peer_rejected);
   const auto close = [&]() -> task<> {
-    co_await sleep_for(20ms);  // it has come, and nobody has taken it
-    listener->close();
+    while (counts.half_open == 0) co_await yield();
+    while (counts.half_open != 0) co_await yield();
+    listener->close();  // it has come, and nobody has taken it
   };
   const auto rest = co_await when_all(code_of(connect(address)), close());
   EXPECT_EQ(std::get<0>(rest), errc::peer_rejected);
@@ -197,7 +199,7 @@ TEST_F(shm_set_up, stopped_at_any_turn_leaves_nothing_behind) {
     co_await expect_service(*listener);
   });
   const std::size_t descriptors = open_descriptors();
-  const std::size_t names = entries_of("/dev/shm");
+  const std::size_t names = names_of_weft();
   std::size_t turns = 0;
   for (bool completed = false; !completed && turns < 10'000; ++turns) {
     const auto exchange = [&]() -> task<> {
@@ -223,7 +225,7 @@ TEST_F(shm_set_up, stopped_at_any_turn_leaves_nothing_behind) {
     if (HasFailure()) return;
   }
   EXPECT_GT(turns, 5u);
-  EXPECT_EQ(entries_of("/dev/shm"), names);
+  EXPECT_EQ(names_of_weft(), names);
 }
 
 sim::loose_task accept_loosely(net::link_request& request, const net::set_up_options& options) {
@@ -303,8 +305,10 @@ TEST_F_LISTENING(shm_set_up, at_an_address_that_is_taken_or_anothers_is_refused)
   EXPECT_EQ(next->address(), address);
 }
 
-TEST_F_LISTENING(shm_set_up, at_port_0_has_one_that_tcp_has_free) {
-  EXPECT_NE(listener->address(), "127.0.0.1:0");
+// At an address that other programs leave alone, so that nobody takes the port before we do.
+TEST_F_TASK(shm_set_up, at_port_0_has_one_that_tcp_has_free) {
+  auto listener = co_await listen(own_loopback() + ":0");
+  EXPECT_NE(listener->address(), own_loopback() + ":0");
   const auto where = co_await resolve(listener->address(), true);
   const descriptor tcp = owned(::socket(AF_INET, SOCK_STREAM, 0));
   EXPECT_EQ(::bind(tcp.fd(), where.front().data(), where.front().size()), 0);
@@ -420,7 +424,7 @@ TEST_F_TASK(shm_undead, listeners_keep_an_address_until_they_are_gone) {
   auto undead = co_await listen();
   const std::string address(undead->address());
   const auto end = [&]() -> task<> {
-    co_await sleep_for(10ms);
+    co_await yield();  // the name has been found taken by then, and is tried again before the time is looked at
     undead->close();
   };
   auto both = co_await when_all(listen(address), end());
@@ -556,6 +560,19 @@ class shm_faults : private with_calls<failing_system_calls>, public shm_set_up {
  protected:
   shm_faults() : shm_set_up(calls) {}
 
+  /// Ends once both ends have. The one that connects hears of what has failed in any case; if it has failed before it
+  /// has asked, the other waits for a peer that does not come.
+  task<> try_to_meet(std::string where, net::link_listener& listener, scope& tasks) {
+    attempt connecting(tasks, connect(std::move(where)));
+    attempt accepting(tasks, accept(listener));
+    co_await connecting.end();
+    if (!connecting.succeeded()) {
+      co_await settle();
+      if (!accepting.ended()) accepting.stop();
+    }
+    co_await accepting.end();
+  }
+
   /// Each call that a set-up makes fails once, with this; then a set-up goes well.
   void expect_clean_failures(const std::function<std::string()>& address, int number) {
     run([&]() -> task<> {
@@ -570,8 +587,8 @@ class shm_faults : private with_calls<failing_system_calls>, public shm_set_up {
         try {
           auto listener = co_await listen(address());
           const std::string where(listener->address());
-          co_await when_all(code_of(with_timeout(40ms, failure_of(connect(where)))),
-                            code_of(with_timeout(40ms, code_of(accept(*listener)))));
+          const auto meet = [&](scope& tasks) -> task<> { co_await try_to_meet(where, *listener, tasks); };
+          co_await with_scope(on_failure::stop_siblings, meet);
           failed = calls.has_failed();
           calls.fail({});
           co_await expect_service(*listener);

@@ -44,6 +44,18 @@ class scratch_directory : private immovable {
   std::filesystem::path path_;
 };
 
+/// How many names there are of shared memory that may be ours. Other programs of the machine have theirs.
+inline std::size_t names_of_weft() {
+  std::size_t count = 0;
+  for (const char* const directory : {"/dev/shm", "/run/shm"}) {
+    std::error_code missing;
+    for (const auto& each : std::filesystem::directory_iterator(directory, missing)) {
+      count += each.path().filename().string().find("weft") != std::string::npos;
+    }
+  }
+  return count;
+}
+
 /// A descriptor of a test's own.
 inline descriptor owned(int fd) {
   if (fd < 0) throw system_error(errno, "open a descriptor");

@@ -49,18 +49,6 @@ inline void PrintTo(const footprint& what, std::ostream* out) {
   *out << what.descriptors << " descriptors, " << what.channels << " channels";
 }
 
-/// How many names there are of shared memory that may be ours. Other programs of the machine have theirs.
-inline std::size_t names_of_weft() {
-  std::size_t count = 0;
-  for (const char* const directory : {"/dev/shm", "/run/shm"}) {
-    std::error_code missing;
-    for (const auto& each : std::filesystem::directory_iterator(directory, missing)) {
-      count += each.path().filename().string().find("weft") != std::string::npos;
-    }
-  }
-  return count;
-}
-
 /// Once what has ended is gone.
 inline task<footprint> settled_footprint() {
   co_await settle();

@@ -274,12 +274,13 @@ class counting_calls final : public system_calls {
 
 class shm_threads : public testing::TestWithParam<poll_policy> {
  protected:
-  /// Returns how many packets it has sent.
+  /// Returns how many packets it has sent. Each of the many thousand wake-ups of an exchange may have to wait until
+  /// another program's slice of the processor is over.
   template <class Script>
   static std::uint64_t on_an_executor(Script script) {
     counting_calls calls;
     executor home({.policy = GetParam(), .system_calls = &calls});
-    home.run(with_timeout(100s, script()));
+    home.run(with_timeout(1000s, script()));
     return calls.sent;
   }
 };

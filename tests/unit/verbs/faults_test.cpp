@@ -9,6 +9,7 @@
 
 #include <cstdlib>
 
+#include "kit/clock.hpp"
 #include "kit/descriptors.hpp"
 #include "kit/expect_failure.hpp"
 #include "kit/other_thread.hpp"
@@ -317,6 +318,7 @@ struct set_up_ends {
   rdma_calls& far_libraries = rdma_calls::libraries();
   connection_options asking = options();
   listener_options listening{};
+  clock& time = clock::steady();
   net::device near = net::device::open(open_transport(device_name, near_libraries));
   net::device far = net::device::open(open_transport(device_name, far_libraries));
 
@@ -342,7 +344,7 @@ struct set_up_ends {
       tasks.request_stop();
     };
     const auto root = [&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); };
-    executor running;
+    executor running({.clock = &time});
     running.run(with_timeout(60s, root()));
     return failures;
   }
@@ -385,11 +387,13 @@ TEST_F(verbs_set_up, names_the_step_that_has_failed) {
   }
 }
 
-// Delays the word that the address is resolved, loses one event, and notes how long the steps are given.
+// Delays the word that the address is resolved, loses one event, and notes how long the steps are given. By a clock
+// that goes only here.
 class slow_manager final : public rdma_calls {
  public:
-  explicit slow_manager(rdma_cm_event_type lost) : lost_(lost) {}
+  slow_manager(rdma_cm_event_type lost, test::manual_clock& time) : lost_(lost), time_(time) {}
   static constexpr auto delay = 100ms;
+  static constexpr auto longest = 1000ms;
   int address_ms = 0;
   int route_ms = 0;
 
@@ -406,23 +410,26 @@ class slow_manager final : public rdma_calls {
     if (result < 0) return result;
     if ((*found)->event == lost_) {
       rdma_calls::ack_cm_event(*found);
+      time_.advance(longest);
       return -EAGAIN;
     }
-    if ((*found)->event == RDMA_CM_EVENT_ADDR_RESOLVED) std::this_thread::sleep_for(delay);
+    if ((*found)->event == RDMA_CM_EVENT_ADDR_RESOLVED) time_.advance(delay);
     return result;
   }
 
  private:
   rdma_cm_event_type lost_;
+  test::manual_clock& time_;
 };
 
 TEST_F(verbs_set_up, has_one_deadline_for_all_of_its_steps) {
   for (const auto& [lost, step] : {std::pair{RDMA_CM_EVENT_ADDR_RESOLVED, "resolve the address"},
                                    {RDMA_CM_EVENT_ROUTE_RESOLVED, "resolve the route"},
                                    {RDMA_CM_EVENT_CONNECT_RESPONSE, "RDMA connection"}}) {
-    slow_manager libraries(lost);
-    set_up_ends ends{.near_libraries = libraries};
-    ends.asking.set_up_timeout = 1000ms;
+    test::manual_clock time;
+    slow_manager libraries(lost, time);
+    set_up_ends ends{.near_libraries = libraries, .time = time};
+    ends.asking.set_up_timeout = slow_manager::longest;
     const auto failures = ends.run();
     ASSERT_TRUE(failures[0]) << step;
     EXPECT_EQ(failures[0]->code(), errc::timed_out) << test::words_of(failures[0]);
