@@ -349,12 +349,12 @@ TEST_P_BETWEEN(cancellation, the_stop_of_a_scope_ends_everything_in_it) {
   const auto send_for_ever = [&](net::connection& from) -> task<> {
     for (;;) co_await from.send(co_await filled(pool(), 100, 1));
   };
-  const auto body = [&](scope& tasks) -> task<> {
-    tasks.spawn(receive_for_ever(server));
-    tasks.spawn(send_for_ever(client));
-    tasks.spawn(send_for_ever(server));  // until there are no more credits
+  const auto body = [&](scope& both_ways) -> task<> {
+    both_ways.spawn(receive_for_ever(server));
+    both_ways.spawn(send_for_ever(client));
+    both_ways.spawn(send_for_ever(server));  // until there are no more credits
     co_await settle();
-    tasks.request_stop();
+    both_ways.request_stop();
   };
   co_await with_scope(on_failure::stop_siblings, body);
 }

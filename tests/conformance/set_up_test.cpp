@@ -508,9 +508,9 @@ TEST_P_TASK(set_up, two_hundred_peers_at_once_are_all_served) {
     co_await peer.close();
     if (++served == count) listener.close();
   };
-  const auto all = [&](scope& tasks) -> task<> {
-    for (unsigned i = 0; i < count; ++i) tasks.spawn(ask(i));
-    while (auto request = co_await listener.next()) tasks.spawn(echo(*std::move(request), small));
+  const auto all = [&](scope& crowd) -> task<> {
+    for (unsigned i = 0; i < count; ++i) crowd.spawn(ask(i));
+    while (auto request = co_await listener.next()) crowd.spawn(echo(*std::move(request), small));
   };
   co_await with_scope(on_failure::stop_siblings, all);
   EXPECT_EQ(served, count);

@@ -178,8 +178,8 @@ TEST_P_TASK(write_counters, outlive_connections_that_break_off_in_the_middle_of_
       const auto write = [&]() -> task<> {
         for (;;) co_await ends.client.write(source.slice(), there.remote());
       };
-      const auto both = [&](scope& tasks) -> task<> {
-        attempt writing(tasks, write());
+      const auto both = [&](scope& around) -> task<> {
+        attempt writing(around, write());
         for (unsigned i = 0; i != turns; ++i) co_await yield();
         (turns % 2 == 0 ? ends.client : ends.server).abort();
         co_await writing.end();
