@@ -46,6 +46,11 @@ constexpr unsigned looks_per_clock_look = 4;
 constexpr std::uint64_t turns_per_clock_look = 64;
 // How often pollers that may lose events are polled while the executor sleeps.
 constexpr duration safety_poll_period = std::chrono::milliseconds(500);
+// Timers that have been due for longer wait for what else has come: has_caught_up().
+constexpr duration longest_delay = std::chrono::milliseconds(1);
+// The most looks for that in a turn, and the most turns in a row in which so much comes that the timers wait on.
+constexpr int looks_when_late = 4;
+constexpr unsigned turns_when_late = 64;
 
 }  // namespace
 
@@ -236,9 +241,10 @@ bool executor_core::kernel_look_is_due() noexcept {
   return true;
 }
 
-// Serves every source but the kernel, each within its bound; their order matters little. The kernel follows, together
-// with the wait if there is nothing else to do, so that one system call both hands operations over and waits for them.
-// True if a poller was busy, so there may be more.
+// Serves every source but the kernel, each within its bound; their order matters little, but timers that are late come
+// after what is there by then: has_caught_up(). The kernel follows, together with the wait if there is nothing else to
+// do, so that one system call both hands operations over and waits for them. True if a poller was busy, so there may be
+// more.
 bool executor_core::serve_all() {
   counters_.turns.add(1);
   if (mail_.seems_full()) run_mail(mail_batch);
@@ -353,7 +359,27 @@ std::size_t executor_core::resume_chain(detail::promise_base& first, std::size_t
 
 [[gnu::noinline]] void executor_core::expire_timers() noexcept {
   const time_point time = time_.read_once();
-  if (timers_.next_deadline() <= time) timers_.expire(time, timer_batch);
+  if (timers_.next_deadline() > time) return;
+  const bool is_late = timers_.next_deadline() < time - longest_delay;
+  if (!is_late) turns_late_ = 0;
+  if (is_late && !has_caught_up()) return;
+  timers_.expire(time, timer_batch);
+}
+
+// Serves what has come while this thread was kept from its work, because timers take for silence what nobody has read.
+// False if there may be more, so that the timers wait for the next turn. Few completions do not mean that there is no
+// more: a link takes a bounded number of bytes or records at each look, and counts as one.
+[[gnu::noinline]] bool executor_core::has_caught_up() noexcept {
+  std::size_t found = 0;
+  for (int looks = 0; looks < looks_when_late; ++looks) {
+    // First what has ended by itself: beside that, an epoll driver does not ask the kernel.
+    found = driver_->hand_over(io_batch) + driver_->poll(io_batch) + pollers_.poll();
+    if (found == 0) break;
+    if (!ready_.empty()) resume_ready(longest_run);
+    if (!late_.empty()) run_late();
+  }
+  turns_late_ = found == 0 ? 0 : turns_late_ + 1;
+  return turns_late_ == 0 || turns_late_ > turns_when_late;
 }
 
 // Looks at the kernel in a spin: beside pollers, whose completions matter most, as seldom as in turns with other work.

@@ -331,6 +331,7 @@ class executor_core {
   std::size_t resume_chain(detail::promise_base& first, std::size_t budget, Resume resume) noexcept;
   void run_late() noexcept;
   void expire_timers() noexcept;
+  [[nodiscard]] bool has_caught_up() noexcept;
   void check_thread(const char* what) const;
   [[nodiscard]] std::optional<duration> time_to_sleep(time_point start) const noexcept;
 
@@ -354,6 +355,7 @@ class executor_core {
   std::uint64_t broken_off_ = 0;  // readied() when resume_chain() last left a coroutine for later
   detail::late_list late_;
   detail::timer_queue timers_;
+  unsigned turns_late_ = 0;  // turns in a row in which timers have waited for others: has_caught_up()
   detail::poller_set pollers_;
   detail::mailbox mail_;
   std::vector<std::pair<const void*, std::unique_ptr<detail::attachment>>> attachments_;

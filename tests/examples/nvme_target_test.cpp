@@ -682,6 +682,26 @@ TEST_F_WITH_TARGET(nvme_target_test, a_host_that_falls_silent_loses_all_its_queu
   EXPECT_NE(log_.find("no Keep Alive"), std::string::npos) << log_;
 }
 
+TEST_F_WITH_TARGET(nvme_target_test, a_host_whose_keep_alive_has_come_stays_although_the_target_was_late_itself) {
+  host_words who;
+  who.keep_alive_ms = 20'000;
+  auto host = co_await connect_host(device_, address, who);
+  auto capsule = co_await device_.allocate(command_bytes);
+  command asked = admin_command(admin_opcode::keep_alive);
+  asked.id = 900;
+  encode(asked, capsule.bytes());
+  for (int i = 0; i < 3; ++i) co_await yield();  // beside other work, so that the kernel comes after the timers
+  const auto be_late = [&]() -> task<> {
+    clock_.advance(std::chrono::seconds(21));
+    for (int i = 0; i < 3; ++i) co_await yield();
+  };
+  co_await when_all(host.admin.link.send(std::move(capsule)), be_late());
+  const answer heard = co_await host.admin.hear();
+  EXPECT_EQ(heard.said.id, 900);
+  EXPECT_EQ(heard.said.status, status::success);
+  EXPECT_EQ(log_.find("no Keep Alive"), std::string::npos) << log_;
+}
+
 TEST_F_WITH_TARGET(nvme_target_test, a_host_without_a_keep_alive_time_is_refused_but_for_discovery) {
   host_words who;
   who.keep_alive_ms = 0;

@@ -56,6 +56,19 @@ class heartbeats : public net_test {
     if (ulpdu.size() < net::trailer::bytes) co_return 0;
     co_return std::to_integer<int>(ulpdu[ulpdu.size() - net::trailer::bytes]);
   }
+
+  /// What a peer answers with, as the n-th message that it sends.
+  static bytes nth_answer(std::uint32_t n) {
+    using net::iwarp::untagged_header;
+    const net::trailer end{.kind = net::message_kind::credits, .credits = greeted_depth};
+    net::trailer::storage room;
+    const auto packed = end.pack(room);
+    bytes ulpdu(untagged_header::bytes);
+    net::iwarp::encode(untagged_header{.opcode = net::iwarp::opcode::send, .sequence = n},
+                       std::span(ulpdu).first<untagged_header::bytes>());
+    ulpdu.insert(ulpdu.end(), packed.begin(), packed.end());
+    return ulpdu;
+  }
 };
 
 #define TEST_F_WITH_PEER(fixture, name, answers, beat)                                                     \
@@ -81,6 +94,17 @@ TEST_F_WITH_PEER(heartbeats, a_peer_that_answers_with_any_message_stays, true, p
   co_await let_pass(1);
   co_await raw.send_message(nothing, data_kind, greeted_depth);
   EXPECT_TRUE(co_await peer.recv());
+}
+
+// Tasks that are ready keep an executor over epoll from its sockets for some turns, each of which takes longer than a
+// period here.
+TEST_F_WITH_PEER(heartbeats, a_peer_whose_answers_wait_for_an_end_that_computes_stays, true, period) {
+  for (std::uint32_t turn = 1; turn <= 8; ++turn) {
+    raw.send_now(raw.fpdu(nth_answer(turn)));
+    jump(period + 10ms);
+    co_await yield();
+  }
+  EXPECT_TRUE(peer.is_open());
 }
 
 TEST_F_WITH_PEER(heartbeats, a_peer_that_talks_is_not_asked, true, period) {

@@ -156,6 +156,21 @@ TEST_F_TASK(connecting, failures_to_connect_are_counted) {
   EXPECT_EQ(device().statistics().connections_open(), 0u);
 }
 
+// The reply has been in the socket for nearly as long as this end has done something else.
+TEST_F_TASK(connecting, with_a_reply_that_came_in_time_does_not_time_out_at_an_end_that_is_late_itself) {
+  raw_listener listener;
+  const auto serve = [&]() -> task<raw_peer> {
+    raw_peer raw = co_await listener.accept();
+    bytes first(1);
+    co_await raw.receive(first);
+    raw.send_now(reply_frame());
+    let_set_ups_time_out();
+    co_return raw;
+  };
+  const auto both = co_await when_all(failure_of(device().connect(listener.address())), serve());
+  EXPECT_FALSE(std::get<0>(both)) << words_of(std::get<0>(both));
+}
+
 // The honest one comes from the same address as all of them.
 TEST_F_TASK(listening, full_of_peers_that_say_nothing_it_lets_the_oldest_go_for_the_next_one) {
   auto listener = co_await listen({.set_up_timeout = 60s, .max_half_open = 4});

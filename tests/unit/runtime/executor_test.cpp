@@ -8,6 +8,8 @@
 #include <deque>
 #include <numeric>
 
+#include "kit/clock.hpp"
+#include "kit/failure.hpp"
 #include "runtime/support.hpp"
 
 namespace weft {
@@ -344,6 +346,7 @@ class fake_queue final : public poller, private test::immovable {
   std::size_t largest_budget = 0;
   bool always_busy = false;
   std::size_t busy_polls = 0;  // busy for so many polls, and then there is a completion
+  bool counts_as_one = false;  // each of them, however much it does: as those of a link
 
   /// From any thread: a completion, as a device makes it.
   void complete() noexcept {
@@ -357,7 +360,7 @@ class fake_queue final : public poller, private test::immovable {
     largest_budget = std::max(largest_budget, budget);
     if (busy_polls > 0) {
       if (--busy_polls == 0) complete();
-      return budget;
+      return counts_as_one ? 1 : budget;
     }
     if (trap == moment::after_arming && armed_) spring();
     const std::size_t found = std::min<std::size_t>(pending_.exchange(0), budget);
@@ -491,6 +494,21 @@ TEST(executor, a_poller_that_may_have_more_is_polled_again_instead_of_armed) {
     co_await queue.completed.wait();
     EXPECT_EQ(queue.arms, arms);
   }());
+}
+
+TEST(executor, late_itself_looks_at_all_that_has_come_before_its_timers_although_each_look_finds_little) {
+  test::manual_clock time;
+  executor home({.clock = &time});
+  fake_queue queue(home);
+  const auto wait = [&]() -> task<> { co_await queue.completed.wait(); };
+  const auto be_late = [&]() -> task<> {
+    co_await test::settle();
+    queue.busy_polls = 50;
+    queue.counts_as_one = true;
+    time.advance(1s);
+  };
+  const auto both = home.run(when_all(test::failure_of(with_timeout(100ms, wait())), be_late()));
+  EXPECT_FALSE(std::get<0>(both)) << test::words_of(std::get<0>(both));
 }
 
 TEST(executor, a_task_that_is_always_ready_starves_nobody) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/runtime/with_timeout.hpp>
 
+#include <unistd.h>
+
 #include "kit/expect_failure.hpp"
 #include "runtime/support.hpp"
 
@@ -58,6 +60,26 @@ TEST_F(with_timeout_test, a_posted_operation_stays_posted_when_it_times_out) {
   const auto failure = home_.run(test::failure_of(with_timeout(1ms, posted())));
   EXPECT_TRUE(test::failed_with(failure, errc::timed_out));
   EXPECT_TRUE(failure->posted());
+}
+
+// Two steps, whose answers are there when the executor comes back from something else, an hour late.
+TEST_F(with_timeout_test, what_has_come_in_time_wins_over_an_executor_that_was_late_itself) {
+  test::socket_pair first = test::unix_pair();
+  test::socket_pair second = test::unix_pair();
+  const auto hear = [&]() -> task<> {
+    test::checked_call(co_await detail::io_wait(io_kind::readable, first.a), "wait for the first");
+    test::checked_call(co_await detail::io_wait(io_kind::readable, second.a), "wait for the second");
+  };
+  const auto be_late = [&]() -> task<> {
+    co_await yield();
+    EXPECT_EQ(::write(first.b.fd(), "x", 1), 1);
+    EXPECT_EQ(::write(second.b.fd(), "x", 1), 1);
+    world_.advance(1h);
+    co_await yield();  // other work waits, so that the kernel comes after the timers
+  };
+  const auto both = home_.run(when_all(test::failure_of(with_timeout(1s, hear())), be_late()));
+  const std::optional<error>& failure = std::get<0>(both);
+  EXPECT_FALSE(failure) << test::words_of(failure);
 }
 
 class error_with_details : public error {
