@@ -73,17 +73,22 @@ void connection_end::link_ended(bool orderly, const error& why) noexcept {
   if (orderly && !std::exchange(state_.shut_down, true)) state_.link().shut_down();
 }
 
+// The time is measured in parts, so that a time in which this end does not run counts as one of them at most: its
+// operations, and the peer's answer, may have waited for it meanwhile.
 task<> connection_end::wait_until_closed() {
-  const char* why_not = nullptr;
-  try {
-    co_await with_timeout(state_.options.close_timeout, closed_.wait());
-  } catch (const error& why) {
-    if (why.code() != errc::timed_out) throw;
-    why_not = "the connection did not close in time";
-  } catch (const std::bad_alloc&) {  // no memory for the timer
-    why_not = without_memory_to_close;
+  constexpr int parts = 4;
+  const char* why_not = "the connection did not close in time";
+  for (int left = parts; left != 0; --left) {
+    try {
+      co_await with_timeout(saturated(state_.options.close_timeout) / parts, closed_.wait());
+      co_return;
+    } catch (const error& why) {
+      if (why.code() != errc::timed_out) throw;
+    } catch (const std::bad_alloc&) {  // no memory for the timer
+      why_not = without_memory_to_close;
+      break;
+    }
   }
-  if (why_not == nullptr) co_return;
   const detail::stop_shield shield(co_await detail::current_promise());
   state_.abort(why_not);
   co_await closed_.wait();

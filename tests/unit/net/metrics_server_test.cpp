@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::string_view a_request = "GET /metrics HTTP/1.1\r\nHost: weft\r\nAccept: */*\r\n\r\n";
 
-std::string words_of(const bytes& content) { return {reinterpret_cast<const char*>(content.data()), content.size()}; }
+std::string as_text(const bytes& content) { return {reinterpret_cast<const char*>(content.data()), content.size()}; }
 
 constexpr std::string_view date_field = "\r\nDate: ";
 
@@ -58,7 +58,7 @@ class metrics_server_test : public net_test {
     raw_peer client = raw_peer::connect(address);
     co_await client.send(text(request));
     client.finish();
-    co_return words_of(co_await client.receive_rest());
+    co_return as_text(co_await client.receive_rest());
   }
 
   std::uint64_t asked_ = 0;
@@ -98,7 +98,7 @@ TEST_F_BESIDE_SERVER(metrics_server_test, understands_a_request_that_comes_byte_
     co_await settle();
   }
   client.finish();
-  const std::string answer = words_of(co_await client.receive_rest());
+  const std::string answer = as_text(co_await client.receive_rest());
   EXPECT_TRUE(answer.starts_with("HTTP/1.1 200 OK\r\n")) << answer;
 }
 
