@@ -269,12 +269,13 @@ task<> tcp_stream::wire::wait_until_arrived() {
   time_point deadline = later(home_.now(), patience_);
   for (;;) {
     const input left = drop_input();
-    if (left == input::failed || is_aborted || home_.now() >= deadline) co_return;
+    if (left == input::failed || is_aborted) co_return;
     const bool may_reset = left == input::more && has_dropped_;
     if (!may_reset && !window.has_unacknowledged()) co_return;
     const std::optional<std::uint64_t> now_acknowledged = window.acknowledged_bytes();
     if (now_acknowledged != acknowledged) deadline = later(home_.now(), patience_);
     acknowledged = now_acknowledged;
+    if (home_.now() >= deadline) co_return;  // after that look, because this end may have been away since the last one
     const time_point next_look = std::min(deadline, later(home_.now(), pause));
     try {
       if (left == input::more) co_await net::wait_for_input(socket, "close", next_look);

@@ -912,5 +912,48 @@ TEST_F_TASK(plain_stream, destroyed_on_another_thread_loses_nothing_that_was_wri
   EXPECT_FALSE(closed_elsewhere_);
 }
 
+// The kernel tells as much as the test wants of what the peer's machine has acknowledged.
+class told_arrival : public system_calls {
+ public:
+  int getsockopt(int fd, int level, int name, void* value, socklen_t* length) noexcept override {
+    const int result = system_calls::getsockopt(fd, level, name, value, length);
+    // tcpi_bytes_acked, which linux/tcp.h has and the C library's header does not
+    constexpr std::size_t place = 120;
+    if (result < 0 || level != IPPROTO_TCP || name != TCP_INFO || !is_under_way_) return result;
+    if (*length < place + sizeof acknowledged_) return result;
+    static_cast<tcp_info*>(value)->tcpi_unacked = 1;
+    std::memcpy(static_cast<std::byte*>(value) + place, &acknowledged_, sizeof acknowledged_);
+    ++looks_;
+    return result;
+  }
+
+ protected:
+  bool is_under_way_ = false;
+  std::uint64_t acknowledged_ = 0;
+  int looks_ = 0;
+};
+
+class slow_arrival : public told_arrival, public streaming {
+ protected:
+  slow_arrival() : streaming(static_cast<told_arrival&>(*this)) {}
+};
+
+TEST_F_TASK(slow_arrival, is_waited_for_by_a_plain_stream_that_was_away_for_longer_than_its_close_may_stand_still) {
+  net::connection_options how = net::stream_options();
+  how.close_timeout = 400s;
+  auto listener = co_await net::stream_listener::listen(device(), "tcp://127.0.0.1:0");
+  ends both = co_await connect_to(listener, how);
+  is_under_way_ = true;
+  attempt closing(tasks, both.a.close());
+  while (looks_ == 0) co_await yield();
+  acknowledged_ = 1000;
+  jump(500s);
+  for (int i = 0; i < 5; ++i) co_await settle();
+  EXPECT_FALSE(closing.ended());
+  is_under_way_ = false;
+  co_await closing.end();
+  co_await both.b.close();
+}
+
 }  // namespace
 }  // namespace weft::test
