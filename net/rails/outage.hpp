@@ -30,13 +30,25 @@ class outage {
     return by_refusals_ ? std::max(given_, time_to_explain) : given_;
   }
   [[nodiscard]] time_point since() const noexcept { return *since_; }
-  [[nodiscard]] bool has_lasted_too_long(time_point now) const noexcept { return since_ && now - *since_ >= limit(); }
+  /// When it has lasted too long; only while it is on.
+  [[nodiscard]] time_point over_at() const noexcept {
+    return std::max(later(*since_, limit()), excused_until_.value_or(time_point::min()));
+  }
+  [[nodiscard]] bool has_lasted_too_long(time_point now) const noexcept { return since_ && now >= over_at(); }
+  /// Lets it last a little longer, once, if this look finds it over for a while. Then this end was away: it has neither
+  /// asked the peer for a rail meanwhile, nor read what the peer asks.
+  void excuse_absence(time_point now) noexcept {
+    constexpr std::chrono::milliseconds absence{100};
+    if (!since_ || excused_until_ || now < later(over_at(), absence)) return;
+    excused_until_ = later(now, time_to_explain);
+  }
   /// Why the last rail ended; only after begin().
   [[nodiscard]] const error& why() const noexcept { return *why_; }
 
   void begin(time_point now, const error& why) noexcept {
     if (since_) return;
     since_ = now;
+    excused_until_.reset();
     came_.reset();
     why_ = why;
     last_attempt_.reset();
@@ -71,6 +83,7 @@ class outage {
  private:
   std::chrono::milliseconds given_{};
   std::optional<time_point> since_;  // set from the loss of the last rail until one comes; stays set if the link ends
+  std::optional<time_point> excused_until_;
   std::optional<error> why_;
   std::optional<error> suspicion_;     // set by suspect(), until a rail comes
   std::optional<error> last_attempt_;  // why the last attempt to get a rail in this outage failed

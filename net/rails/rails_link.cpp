@@ -468,6 +468,7 @@ bool rails_link::goes_on_without(rail& which, const error& why) noexcept {
 
 bool rails_link::look_at_limits() noexcept {
   const time_point now = home_.now();
+  outage_.excuse_absence(now);
   if (outage_.has_lasted_too_long(now) && !fences_.awaits_answers()) {  // mutant: wait for rails
     end_because(false, outage_.why_none_came());
     return false;
@@ -489,7 +490,7 @@ std::optional<time_point> rails_link::next_limit() const noexcept {
   const auto look_at = [&](std::optional<time_point> when) {
     if (when) next = std::min(next.value_or(time_point::max()), *when);
   };
-  if (outage_.is_on() && !fences_.awaits_answers()) look_at(later(outage_.since(), outage_.limit()));
+  if (outage_.is_on() && !fences_.awaits_answers()) look_at(outage_.over_at());
   look_at(fences_.first_deadline());
   if (out_ != nullptr) look_at(refusals_.due_at());
   look_at(joining_.first_deadline());

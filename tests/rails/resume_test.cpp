@@ -120,6 +120,49 @@ TEST_F(resumption, a_cut_before_the_first_message_of_either_end_loses_nothing) {
   });
 }
 
+// As a machine that was suspended: nobody was asked in the time that is over, and the peer has waited.
+TEST_F(resumption, is_tried_by_an_end_that_was_away_until_its_time_was_over) {
+  manual_clock time;
+  executor home({.clock = &time});
+  const auto script = [&]() -> task<> {
+    net::listener listener = co_await server_.listen(own_loopback() + ":0");
+    pair both = co_await connect(listener, resuming(5s), resuming());
+    cable_->cut();
+    while (!cable_->links.empty()) co_await yield();
+    time.advance(6s);
+    const auto receiving = [&]() -> task<> {
+      const auto message = co_await both.server.recv_or_throw();
+      EXPECT_TRUE(is_all(message.bytes(), std::byte{7}));
+    };
+    co_await when_all(send_one(both.client, 7), receiving());
+  };
+  home.run(script());
+}
+
+TEST_F(resumption, is_not_tried_for_longer_by_an_end_that_was_away) {
+  manual_clock time;
+  executor home({.clock = &time});
+  const auto script = [&]() -> task<> {
+    net::listener listener = co_await server_.listen(own_loopback() + ":0");
+    pair both = co_await connect(listener, resuming(5s), resuming());
+    cable_->is_down = true;
+    cable_->cut();
+    std::optional<error> failure;
+    const auto sending = [&]() -> task<> { failure = co_await failure_of(send_one(both.client, 7)); };
+    const auto coming_back = [&]() -> task<> {
+      while (!cable_->links.empty()) co_await yield();
+      while (!failure) {
+        time.advance(6s);
+        for (int turn = 0; turn < 70; ++turn) co_await yield();
+      }
+    };
+    co_await when_all(sending(), coming_back());
+    EXPECT_NE(words_of(failure).find("no rail has come back within 5000 ms"), std::string::npos);
+    both.server.abort();
+  };
+  home.run(script());
+}
+
 TEST_F_RESUMING(resumption, goes_on_although_the_answer_to_an_attempt_was_lost) {
   const auto target = co_await expose(both.server, 100);
   for (unsigned char round = 1; round < 4; ++round) {
