@@ -40,10 +40,12 @@ class attempts {
   explicit attempts(const retry_options& when)
       : started_(now()), deadline_(later(started_, when.give_up_after)), most_(when.max_attempts), pauses_(when) {}
 
-  /// Counts an attempt that begins now, and returns the options for it.
-  [[nodiscard]] connection_options begin(connection_options options) noexcept {
+  [[nodiscard]] time_point started() const noexcept { return started_; }
+  /// Counts an attempt, and returns the options for it. It was to begin at `start`, and has the time left then,
+  /// because an end that was away in the pause has not tried the peer.
+  [[nodiscard]] connection_options begin(connection_options options, time_point start) noexcept {
     ++count_;
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline_ - now());
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline_ - start);
     options.set_up_timeout = std::min(options.set_up_timeout, left);
     return options;
   }
@@ -84,16 +86,16 @@ task<> pause_until(time_point start, const error& why) {
 task<connection> connect_with_retry(device& through, std::string address, connection_options options,
                                     retry_options when) {
   attempts tries(when);
-  for (;;) {
+  for (std::optional<time_point> start = tries.started();;) {
     std::optional<error> last;
     try {
-      const connection_options now = tries.begin(options);
+      const connection_options now = tries.begin(options, *start);
       co_return co_await through.connect(address, now);
     } catch (const error& why) {
       if (why.code() == errc::canceled) throw;
       last = why;
     }
-    const auto start = tries.next(*last);
+    start = tries.next(*last);
     if (!start) throw tries.summary(*last);
     co_await pause_until(*start, *last);
   }

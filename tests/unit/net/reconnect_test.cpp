@@ -185,6 +185,33 @@ TEST_F(reconnecting, succeeds_once_the_network_is_back) {
   serving.join();
 }
 
+// As a machine that was suspended: the peer has listened all the while, and nobody has asked.
+TEST_F(reconnecting, has_time_for_the_attempt_that_was_due_while_it_was_away) {
+  pauses_.give_up_after = 10s;
+  const auto body = [&]() -> task<> {
+    static_cast<void>(co_await device_.pool().allocate(1, mr::budget::receive));
+    auto listener = co_await device_.listen("127.0.0.1:0");
+    calls_.attempts.clear();
+    calls_.failures = 1;
+    const auto reach = [&]() -> task<> {
+      auto peer = co_await net::connect_with_retry(device_, std::string(listener.address()), options_, pauses_);
+      co_await peer.close();
+    };
+    const auto serve = [&]() -> task<> {
+      auto peer = co_await listener.accept(options_);
+      static_cast<void>(co_await peer->recv());
+    };
+    const auto be_away = [&]() -> task<> {
+      while (calls_.attempts.empty()) co_await yield();
+      co_await settle();
+      time_.advance(1h);
+    };
+    co_await when_all(reach(), serve(), be_away());
+  };
+  home_.run(body());
+  EXPECT_EQ(calls_.attempts.size(), 2u);
+}
+
 TEST_F(reconnecting, is_over_at_once_when_it_is_stopped) {
   calls_.failures = 1000;
   const auto body = [&]() -> task<> {
