@@ -27,11 +27,13 @@ milliseconds bounded_patience(milliseconds dead_peer_after) noexcept {
 }
 
 // When the kernel gives up, at least patience_ has passed since the last acknowledgement (tcpi_last_ack_recv). It may
-// be more, because the kernel counts from when data was sent.
+// be more, because the kernel counts from when data was sent. That alone proves nothing: if this end is late to look,
+// the last acknowledgement of a peer that has reset the connection is as old. But the kernel gives up only after it has
+// asked in vain, and these counts begin anew at each acknowledgement.
 bool tcp_window_watch::has_given_up() const noexcept {
   tcp_info about{};
   return patience_.count() > 0 && ask(socket_, about) && about.tcpi_state == closed_state &&
-         milliseconds(about.tcpi_last_ack_recv) >= patience_;
+         (about.tcpi_retransmits != 0 || about.tcpi_probes != 0) && milliseconds(about.tcpi_last_ack_recv) >= patience_;
 }
 
 std::optional<std::uint64_t> tcp_window_watch::acknowledged_bytes() const noexcept {

@@ -40,8 +40,8 @@ class tcp_window_watch final : private detail::timer {
     if (!timer::armed() && patience_.count() > 0) arm();
   }
   /// Whether the kernel has declared the peer dead: TCP is closed, and the peer has acknowledged nothing for
-  /// dead_peer_after. Needed because the kernel reports the error only once, and io_uring swallows it if part of the
-  /// same send went out before.
+  /// dead_peer_after, although it was asked. Needed because the kernel reports the error only once, and io_uring
+  /// swallows it if part of the same send went out before.
   [[nodiscard]] bool has_given_up() const noexcept;
   /// How many bytes the peer's machine has acknowledged in all. Empty if the kernel does not tell.
   [[nodiscard]] std::optional<std::uint64_t> acknowledged_bytes() const noexcept;

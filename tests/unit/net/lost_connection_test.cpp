@@ -23,6 +23,7 @@ class network_that_is_lost : public system_calls {
       auto& about = *static_cast<tcp_info*>(value);
       about.tcpi_state = TCP_CLOSE;
       about.tcpi_last_ack_recv = 10'000;
+      about.tcpi_retransmits = was_asked_ ? 1 : 0;
     }
     return result;
   }
@@ -36,6 +37,7 @@ class network_that_is_lost : public system_calls {
  protected:
   bool lost_ = false;
   int told_ = ETIMEDOUT;
+  bool was_asked_ = true;  // the peer, in vain
 };
 
 class lost_connection : public network_that_is_lost, public net_test {
@@ -52,6 +54,20 @@ TEST_F(lost_connection, whose_error_a_send_was_told_does_not_look_as_if_the_peer
 TEST_F(lost_connection, whose_error_nobody_was_told_does_not_look_as_if_the_peer_had_closed) {
   told_ = EPIPE;
   expect_words_of_silence();
+}
+
+// It has closed, and its machine has reset the connection, while this end did not look for longer than a peer may be
+// silent.
+TEST_F(lost_connection, that_the_peer_has_ended_long_ago_does_not_look_as_if_the_peer_had_been_silent) {
+  told_ = EPIPE;
+  was_asked_ = false;
+  against_raw_client([&](raw_peer&, net::connection& ours) -> task<> {
+    auto payload = co_await pool().allocate(1000);
+    lost_ = true;
+    const auto failure = co_await failure_of(ours.send(std::move(payload)));
+    EXPECT_TRUE(failed_with(failure, errc::peer_vanished));
+    EXPECT_FALSE(contains(failure, "timed out")) << words_of(failure);
+  });
 }
 
 void lost_connection::expect_words_of_silence() {
