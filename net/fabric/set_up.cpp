@@ -175,8 +175,8 @@ std::unique_ptr<fabric_link> make_link(established& made) {
 
 task<std::unique_ptr<fabric_link>> conclude(std::unique_ptr<fabric_link> link, const std::exception_ptr& failure) {
   link->end_set_up();
-  if (failure == nullptr) co_return link;
-  const bool was_late = link->was_late();
+  const bool was_late = link->was_late();  // then the socket is shut down, whatever has come before that
+  if (failure == nullptr && !was_late) co_return link;
   co_await weft::detail::apart(close_on_worker(std::move(link)));
   if (was_late) throw error(errc::timed_out, "wait for a peer that may use memory which is taken back meanwhile");
   std::rethrow_exception(failure);

@@ -39,8 +39,8 @@ task<std::unique_ptr<endpoint>> insert_peer(std::unique_ptr<endpoint> self, cons
 task<> give_up(std::unique_ptr<endpoint> gone);
 /// Makes a link, and begins the rest of its set-up. Throws std::bad_alloc, and then leaves `made` unchanged.
 [[nodiscard]] std::unique_ptr<fabric_link> make_link(established& made);
-/// Ends a link's set-up, and yields the link. With a `failure`, gives the link up, and throws the failure, or
-/// errc::timed_out if the set-up was late.
+/// Ends a link's set-up, and yields the link. Gives the link up and throws if the set-up was late (errc::timed_out), or
+/// with a `failure`.
 task<std::unique_ptr<fabric_link>> conclude(std::unique_ptr<fabric_link> link, const std::exception_ptr& failure);
 
 /// Draws a random frame::token. Throws weft::error.

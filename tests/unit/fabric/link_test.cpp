@@ -7,6 +7,7 @@
 #include "../../sim/loose_task.hpp"
 #include "kit/clock.hpp"
 #include "kit/held_workers.hpp"
+#include "kit/settle.hpp"
 #include "peers.hpp"
 #include "shim_library.hpp"
 
@@ -389,7 +390,9 @@ class interrupted_set_up {
     const auto release = [&](mr::region& region) -> task<> {
       while (!answered_) co_await yield();
       co_await region.release();
+      if (meanwhile_) co_await settle();  // so that the set-up has been told
       released_ = true;
+      if (meanwhile_) meanwhile_();
     };
     const auto body = [&]() -> task<> {
       std::array<std::vector<std::byte>, 1> memory;
@@ -404,6 +407,8 @@ class interrupted_set_up {
     return failure;
   }
   void answered() { answered_ = true; }
+  // What this end does instead of looking at what comes from the peer, once the region has gone.
+  void meanwhile(std::function<void()> what) { meanwhile_ = std::move(what); }
 
  private:
   static void wait_for(const std::atomic<bool>& what) {
@@ -412,6 +417,7 @@ class interrupted_set_up {
   std::atomic<bool> answered_{false};
   std::atomic<bool> released_{false};
   std::atomic<bool> ended_{false};
+  std::function<void()> meanwhile_;
 };
 
 // The clock stands until the peer has answered: its thread may be late.
@@ -456,6 +462,57 @@ TEST(fabric_set_up, of_a_peer_that_takes_its_time_is_broken_off_where_a_region_h
   EXPECT_EQ(failure->code(), errc::timed_out) << failure->what();
   executor home;
   home.run(with_timeout(patience, between(device, exchange)));
+}
+
+// A set-up in the middle of which a region has gone, and a peer that says that it is ready while this end does
+// something else for so long.
+class set_up_at_a_late_end {
+ public:
+  // Returns what accept() has failed with.
+  std::optional<error> run(net::device& device, duration late, const std::function<void(net::connection&)>& check) {
+    std::atomic<bool> is_ready{false};
+    made_.meanwhile([&] {
+      while (!is_ready) std::this_thread::yield();
+      time_.advance(late);
+    });
+    const auto peer = [&](std::uint16_t port) {
+      const raw_peer self(port, "net", [&](const sockaddr_in&) {
+        made_.answered();
+        made_.wait_for_the_region();
+      });
+      is_ready = true;
+      const auto asked = self.hear(control_record::fences);
+      if (asked)
+        self.say({.kind = control_record::fenced, .reason = control_record::none_under_way, .key = asked->key});
+      self.wait_for_the_end();
+    };
+    const auto script = [&](net::connection& server) -> task<> {
+      co_await between(device, exchange);
+      check(server);
+      server.abort();
+    };
+    return made_.run(device, peer, script, time_);
+  }
+
+ private:
+  manual_clock time_;
+  interrupted_set_up made_;
+};
+
+TEST(fabric_set_up, goes_on_with_a_peer_that_was_ready_in_time_at_an_end_that_is_late_itself) {
+  net::device device = net::device::open("fabric:net");
+  set_up_at_a_late_end made;
+  const auto failure = made.run(device, 1s, [](net::connection& server) { EXPECT_TRUE(server.is_open()); });
+  EXPECT_FALSE(failure) << failure->what();
+}
+
+// The peer's word comes between the last look at the socket and the end of its time.
+TEST(fabric_set_up, that_is_broken_off_as_the_peer_says_that_it_is_ready_yields_no_connection) {
+  net::device device = net::device::open("fabric:net");
+  set_up_at_a_late_end made;
+  const auto failure = made.run(device, 500ms, [](net::connection&) { ADD_FAILURE() << "its socket is shut down"; });
+  ASSERT_TRUE(failure);
+  EXPECT_EQ(failure->code(), errc::timed_out) << failure->what();
 }
 
 // A TCP socket that listens, for a peer that is made by hand.
