@@ -8,6 +8,7 @@
 #include <weft/runtime/sleep.hpp>
 
 #include <netinet/in.h>
+#include <poll.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -28,6 +29,9 @@ constexpr std::chrono::milliseconds longest_refusal{1000};
 // The least time for a peer to send its request when others want its place. An honest peer's request comes right behind
 // the end of TCP's handshake, however far away the peer is.
 constexpr auto shortest_set_up = std::chrono::milliseconds(25);
+// How long, and how often, a peer is spared whose bytes this end has not read yet. An honest peer needs that once.
+constexpr auto time_to_read = std::chrono::milliseconds(1);
+constexpr unsigned most_spared = 25;
 
 }  // namespace
 
@@ -48,8 +52,8 @@ class half_open_peer {
  public:
   using list = std::vector<half_open_peer*>;
 
-  half_open_peer(list& among, stop_token parent, const peer_origin& from, time_point since)
-      : among_(among), stop_(parent), origin_(from), since_(since) {
+  half_open_peer(list& among, stop_token parent, const descriptor& socket, const peer_origin& from, time_point since)
+      : among_(among), stop_(parent), calls_(socket.calls()), fd_(socket.fd()), origin_(from), since_(since) {
     among_.push_back(this);
   }
   half_open_peer(const half_open_peer&) = delete;
@@ -58,6 +62,13 @@ class half_open_peer {
 
   [[nodiscard]] stop_token token() noexcept { return stop_.get_token(); }
   [[nodiscard]] time_point since() const noexcept { return since_; }
+  /// Whether the peer is not silent, but has sent something that this end, late itself, has still to read.
+  [[nodiscard]] bool is_spared() noexcept {
+    if (spared_ == most_spared) return false;
+    ++spared_;
+    pollfd state{.fd = fd_, .events = POLLIN, .revents = 0};
+    return calls_.poll(&state, 1, 0) > 0 && (state.revents & POLLIN) != 0;
+  }
   /// Stops the peer's set-up, to give its place to another peer.
   void evict() noexcept {
     std::erase(among_, this);
@@ -69,8 +80,11 @@ class half_open_peer {
  private:
   list& among_;
   linked_stop_source stop_;
+  system_calls& calls_;
+  int fd_;  // open for as long as the request is awaited
   peer_origin origin_;
   time_point since_;
+  unsigned spared_ = 0;
 };
 
 socket_listener::socket_listener(descriptor socket, std::string name, const listen_options& options)
@@ -108,13 +122,15 @@ void socket_listener::accept_more() noexcept {
 }
 
 // Clears the place of a silent peer for the peer that waits, because silent peers must not keep others out. If it is
-// too early for that, arms the timer.
+// too early for that, or the peer is not silent, arms the timer.
 void socket_listener::make_room() noexcept try {
   if (!is_full() || half_open_.empty()) return;
   half_open_peer& victim = peer_to_evict(half_open_);
+  const time_point now = executor_.now();
   const time_point due = later(victim.since(), shortest_set_up);
-  if (executor_.now() >= due) return victim.evict();
-  executor_.arm(*this, due);
+  if (now < due) return executor_.arm(*this, due);
+  if (!victim.is_spared()) return victim.evict();
+  executor_.arm(*this, later(now, time_to_read));
 } catch (const std::bad_alloc&) {
   failure_ = ENOMEM;  // next() pauses
   changed_.set();
@@ -191,8 +207,8 @@ task<> socket_listener::reject_request(descriptor& accepted) {
 void socket_listener::begin_set_up(const std::shared_ptr<socket_listener>& self, descriptor socket) noexcept {
   const socket_address from(reinterpret_cast<sockaddr*>(&peer_), peer_length);
   try {
-    auto place =
-        std::make_unique<half_open_peer>(half_open_, stop_.get_token(), origin_of(socket, from), executor_.now());
+    auto place = std::make_unique<half_open_peer>(half_open_, stop_.get_token(), socket, origin_of(socket, from),
+                                                  executor_.now());
     run_in_background(executor_, set_up(self, std::move(place), std::move(socket), from));
   } catch (const std::bad_alloc&) {
     set_up_statistics::count(options_.counts->accept_errors);

@@ -180,6 +180,33 @@ TEST_F_TASK(listening, full_of_peers_that_say_nothing_it_lets_the_oldest_go_for_
   static_cast<void>(co_await silent.front().receive_rest());
 }
 
+// An executor that is late finds the next peer first, and then what the one before has said for long.
+TEST(half_open_peers, whose_requests_are_here_and_not_read_yet_keep_their_places) {
+  manual_clock time;
+  net::device device = net::device::open("iwarp");
+  executor home({.clock = &time});
+  const auto body = [&]() -> task<> {
+    auto listener = co_await device.listen(own_loopback() + ":0", {.max_half_open = 1});
+    const auto take = [&]() -> task<> {
+      const auto request = co_await listener.next();
+      EXPECT_TRUE(request);
+    };
+    const auto come = [&]() -> task<> {
+      raw_peer first = raw_peer::connect(listener.address());
+      while (device.statistics().half_open == 0) co_await yield();
+      co_await settle();
+      const raw_peer next = raw_peer::connect(listener.address());
+      first.send_now(request_frame());
+      time.advance(30ms);  // longer than a peer may be silent then
+      co_await settle();
+      EXPECT_EQ(device.statistics().requests_failed, 0u);
+      listener.close();
+    };
+    co_await when_all(take(), come());
+  };
+  home.run(body());
+}
+
 // Each place that it takes from then on is one of its own.
 TEST_F_TASK(listening, an_address_with_many_silent_peers_keeps_out_no_peer_of_another) {
   auto listener = co_await listen({.set_up_timeout = 60s, .max_half_open = 4});
