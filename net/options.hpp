@@ -46,7 +46,9 @@ struct connection_options {
 
   /// The limit for all steps of the set-up together. RDMA's connection manager repeats a lost request after 4.6 s.
   std::chrono::milliseconds set_up_timeout{10000};
-  std::chrono::milliseconds close_timeout{2000};  ///< for an orderly close, which then becomes an abort
+  /// For an orderly close, which then becomes an abort. A time in which this executor does not run counts as a quarter
+  /// of it at most.
+  std::chrono::milliseconds close_timeout{2000};
   /// How long the peer's machine may be silent before the connection ends. A peer that answers but does not read is not
   /// silent. If its machine falls silent while TCP waits for it to read, noticing takes up to three times as long.
   /// Zero: no limit; but an RDMA device still gives up after its own retries.
@@ -72,7 +74,8 @@ struct connection_options {
   /// operations wait, and can be stopped as usual, and exposed memory stays exposed. The end that connected tries to
   /// connect again, with growing pauses. With a new link the connection continues where it was. It ends with
   /// errc::peer_restarted if the peer no longer knows it, with errc::protocol_error if another program answers for the
-  /// peer, and with the last link's error once the time is over.
+  /// peer, and with the last link's error once the time is over. An end whose executor did not run at that moment waits
+  /// up to 2 s more, once, so that it has tried.
   ///
   /// Both ends have to choose this, each its own time, and the listener must still be open: capabilities().resumes is
   /// true if both did. Shared memory is not waited for, because it lasts as long as the peer. Such a connection cannot

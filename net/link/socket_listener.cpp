@@ -62,8 +62,8 @@ class half_open_peer {
 
   [[nodiscard]] stop_token token() noexcept { return stop_.get_token(); }
   [[nodiscard]] time_point since() const noexcept { return since_; }
-  /// Whether the peer is not silent, but has sent something that this end, late itself, has still to read.
-  [[nodiscard]] bool is_spared() noexcept {
+  /// Spares the peer if it is not silent, but has sent something that this end, late itself, has still to read.
+  [[nodiscard]] bool spare() noexcept {
     if (spared_ == most_spared) return false;
     ++spared_;
     pollfd state{.fd = fd_, .events = POLLIN, .revents = 0};
@@ -81,7 +81,7 @@ class half_open_peer {
   list& among_;
   linked_stop_source stop_;
   system_calls& calls_;
-  int fd_;  // open for as long as the request is awaited
+  int fd_;  // as its set-up ends it may be closed, or another's, until this has left the list: only ever polled
   peer_origin origin_;
   time_point since_;
   unsigned spared_ = 0;
@@ -129,7 +129,7 @@ void socket_listener::make_room() noexcept try {
   const time_point now = executor_.now();
   const time_point due = later(victim.since(), shortest_set_up);
   if (now < due) return executor_.arm(*this, due);
-  if (!victim.is_spared()) return victim.evict();
+  if (!victim.spare()) return victim.evict();
   executor_.arm(*this, later(now, time_to_read));
 } catch (const std::bad_alloc&) {
   failure_ = ENOMEM;  // next() pauses

@@ -48,7 +48,7 @@ constexpr std::uint64_t turns_per_clock_look = 64;
 constexpr duration safety_poll_period = std::chrono::milliseconds(500);
 // Timers that have been due for longer wait for what else has come: has_caught_up().
 constexpr duration longest_delay = std::chrono::milliseconds(1);
-// The most looks for that in a turn, and the most turns in a row in which so much comes that the timers wait on.
+// The most looks for that in a turn, and the most turns in a row in which timers wait because something comes.
 constexpr int looks_when_late = 4;
 constexpr unsigned turns_when_late = 64;
 
