@@ -46,9 +46,13 @@ constexpr unsigned looks_per_clock_look = 4;
 constexpr std::uint64_t turns_per_clock_look = 64;
 // How often pollers that may lose events are polled while the executor sleeps.
 constexpr duration safety_poll_period = std::chrono::milliseconds(500);
-// Timers that have been due for longer wait for what else has come: has_caught_up().
+// A thread that has not looked at its timers for so long has slept, or was kept from its work. Then timers that are
+// late by more than longest_delay wait for what else has come, as long again as they are late, but no longer than
+// longest_patience: has_caught_up(). The turns of a thread that is merely busy are shorter.
+constexpr duration shortest_absence = std::chrono::milliseconds(20);
 constexpr duration longest_delay = std::chrono::milliseconds(1);
-// The most looks for that in a turn, and the most turns in a row in which timers wait because something comes.
+constexpr duration longest_patience = std::chrono::milliseconds(100);
+// The most looks for that in a turn, and the most turns in which timers wait although the clock stands.
 constexpr int looks_when_late = 4;
 constexpr unsigned turns_when_late = 64;
 
@@ -359,27 +363,43 @@ std::size_t executor_core::resume_chain(detail::promise_base& first, std::size_t
 
 [[gnu::noinline]] void executor_core::expire_timers() noexcept {
   const time_point time = time_.read_once();
-  if (timers_.next_deadline() > time) return;
-  const bool is_late = timers_.next_deadline() < time - longest_delay;
-  if (!is_late) turns_late_ = 0;
-  if (is_late && !has_caught_up()) return;
-  timers_.expire(time, timer_batch);
+  const time_point before = std::exchange(timers_seen_, time);
+  const time_point deadline = timers_.next_deadline();
+  if (deadline > time) {
+    patience_end_ = {};
+    return;
+  }
+  // A timer that was due at the last look already, or when it was armed, has not waited for this thread.
+  const bool was_away = time - before >= shortest_absence && before < deadline && deadline < time - longest_delay;
+  if (was_away && patience_end_ == time_point()) {
+    patience_end_ = time + std::min(time - deadline, longest_patience);
+    patient_turns_ = 0;
+  }
+  if (patience_end_ != time_point()) {
+    if (!has_caught_up()) return;
+    patience_end_ = {};
+  }
+  timers_.expire(timers_seen_, timer_batch);
 }
 
 // Serves what has come while this thread was kept from its work, because timers take for silence what nobody has read.
-// False if there may be more, so that the timers wait for the next turn. Few completions do not mean that there is no
-// more: a link takes a bounded number of bytes or records at each look, and counts as one.
+// False if there may be more, so that the timers wait for the next turn; true if nothing is left, or the timers have
+// waited long enough: a thread that is merely busy is never done. Few completions do not mean that there is no more: a
+// link takes a bounded number of bytes or records at each look, and counts as one.
 [[gnu::noinline]] bool executor_core::has_caught_up() noexcept {
-  std::size_t found = 0;
   for (int looks = 0; looks < looks_when_late; ++looks) {
     // First what has ended by itself: beside that, an epoll driver does not ask the kernel.
-    found = driver_->hand_over(io_batch) + driver_->poll(io_batch) + pollers_.poll();
-    if (found == 0) break;
+    std::size_t found = driver_->hand_over(io_batch);
+    found += driver_->poll(io_batch);
+    found += pollers_.poll();
+    if (found == 0 && !work_waits()) return true;
+    if (mail_.seems_full()) run_mail(mail_batch);
     if (!ready_.empty()) resume_ready(longest_run);
     if (!late_.empty()) run_late();
+    timers_seen_ = time_.read();
+    if (timers_seen_ >= patience_end_) return true;
   }
-  turns_late_ = found == 0 ? 0 : turns_late_ + 1;
-  return turns_late_ == 0 || turns_late_ > turns_when_late;
+  return ++patient_turns_ == turns_when_late;
 }
 
 // Looks at the kernel in a spin: beside pollers, whose completions matter most, as seldom as in turns with other work.

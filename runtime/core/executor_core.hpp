@@ -153,6 +153,10 @@ class executor_core {
 
   /// Makes the timer fire at `deadline`. Throws std::bad_alloc.
   void arm(detail::timer& item, time_point deadline) {
+    if (timers_.empty()) {
+      timers_seen_ = time_.recent();
+      patience_end_ = {};
+    }
     timers_.arm(item, deadline);
     stir();
   }
@@ -355,7 +359,9 @@ class executor_core {
   std::uint64_t broken_off_ = 0;  // readied() when resume_chain() last left a coroutine for later
   detail::late_list late_;
   detail::timer_queue timers_;
-  unsigned turns_late_ = 0;  // turns in a row in which timers have waited for others: has_caught_up()
+  time_point timers_seen_{};    // when a turn last looked at the timers
+  time_point patience_end_{};   // until when timers that are due wait for what else has come; zero if they do not
+  unsigned patient_turns_ = 0;  // how many turns they have waited: has_caught_up()
   detail::poller_set pollers_;
   detail::mailbox mail_;
   std::vector<std::pair<const void*, std::unique_ptr<detail::attachment>>> attachments_;

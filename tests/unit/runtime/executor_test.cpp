@@ -345,8 +345,9 @@ class fake_queue final : public poller, private test::immovable {
   std::size_t arms = 0;
   std::size_t largest_budget = 0;
   bool always_busy = false;
-  std::size_t busy_polls = 0;  // busy for so many polls, and then there is a completion
-  bool counts_as_one = false;  // each of them, however much it does: as those of a link
+  std::size_t busy_polls = 0;               // busy for so many polls, and then there is a completion
+  bool counts_as_one = false;               // each of them, however much it does: as those of a link
+  std::function<void()> meanwhile = [] {};  // happens during each poll
 
   /// From any thread: a completion, as a device makes it.
   void complete() noexcept {
@@ -357,6 +358,7 @@ class fake_queue final : public poller, private test::immovable {
   bool may_lose_events() const noexcept override { return may_lose_events_; }
   std::size_t poll(std::size_t budget) noexcept override {
     ++polls;
+    meanwhile();
     largest_budget = std::max(largest_budget, budget);
     if (busy_polls > 0) {
       if (--busy_polls == 0) complete();
@@ -509,6 +511,63 @@ TEST(executor, late_itself_looks_at_all_that_has_come_before_its_timers_although
   };
   const auto both = home.run(when_all(test::failure_of(with_timeout(100ms, wait())), be_late()));
   EXPECT_FALSE(std::get<0>(both)) << test::words_of(std::get<0>(both));
+}
+
+TEST(executor, late_itself_resumes_all_whom_an_answer_makes_ready_before_its_timers) {
+  test::manual_clock time;
+  executor home({.clock = &time});
+  fake_queue queue(home);
+  event heard;
+  event told;
+  const auto hear = [&]() -> task<> {
+    co_await queue.completed.wait();
+    heard.set();
+  };
+  const auto tell = [&]() -> task<> {
+    co_await heard.wait();
+    told.set();
+  };
+  const auto wait = [&]() -> task<> { co_await told.wait(); };
+  const auto be_late = [&]() -> task<> {
+    co_await test::settle();
+    queue.complete();
+    time.advance(1s);
+  };
+  const auto all = home.run(when_all(test::failure_of(with_timeout(100ms, wait())), hear(), tell(), be_late()));
+  EXPECT_FALSE(std::get<0>(all)) << test::words_of(std::get<0>(all));
+}
+
+TEST(executor, late_itself_opens_its_mail_before_its_timers) {
+  test::manual_clock time;
+  executor home({.clock = &time});
+  event answered;
+  const auto wait = [&]() -> task<> { co_await answered.wait(); };
+  const auto be_late = [&]() -> task<> {
+    co_await test::settle();
+    std::jthread([&] { home.post([&] { answered.set(); }); }).join();
+    time.advance(1s);
+  };
+  const auto both = home.run(when_all(test::failure_of(with_timeout(100ms, wait())), be_late()));
+  EXPECT_FALSE(std::get<0>(both)) << test::words_of(std::get<0>(both));
+}
+
+// Each poll takes so long that each timer is late, and finds something.
+TEST(executor, that_is_busy_lets_no_timer_wait_for_longer_than_it_was_late) {
+  for (const duration poll : {3ms, 30ms}) {
+    test::manual_clock time;
+    executor home({.clock = &time});
+    fake_queue queue(home);
+    queue.always_busy = true;
+    queue.meanwhile = [&] { time.advance(poll); };
+    constexpr std::size_t sleeps = 100;
+    home.run([&]() -> task<> {
+      for (std::size_t i = 0; i < sleeps; ++i) co_await sleep_for(100ms);
+      queue.always_busy = false;
+    }());
+    const auto polls_a_sleep = static_cast<std::size_t>(100ms / poll + 1);
+    const std::size_t most_more = poll < 20ms ? 1 : 2;  // turns of 20 ms pass for an absence
+    EXPECT_LE(queue.polls, sleeps * (polls_a_sleep + most_more));
+  }
 }
 
 TEST(executor, a_task_that_is_always_ready_starves_nobody) {
