@@ -218,12 +218,12 @@ class connection {
 
   // Close and abort.
 
-  /// Completes the operations that have started, announces the close, and waits until both sides are done. After
-  /// close_timeout it aborts the connection instead, and returns without an error once the transport has released all
-  /// memory: soon, unless the peer is in the middle of a direct access to memory that it was lent (docs/shm.md).
-  /// Waiting receives end with errc::closed; messages that nobody has received are dropped. close() does not wait for
-  /// reads and writes of the peer in this end's memory, which may be cut off. If stopped, it aborts at once, and throws
-  /// errc::canceled once the transport has released all memory.
+  /// Completes the operations that have started, announces the close, and waits until both sides are done. When
+  /// connection_options::close_timeout is over, it aborts the connection instead, and returns without an error once the
+  /// transport has released all memory: soon, unless the peer is in the middle of a direct access to memory that it was
+  /// lent (docs/shm.md). Waiting receives end with errc::closed; messages that nobody has received are dropped. close()
+  /// does not wait for reads and writes of the peer in this end's memory, which may be cut off. If stopped, it aborts
+  /// at once, and throws errc::canceled once the transport has released all memory.
   task<> close();
   /// Ends the connection now. Operations fail with errc::closed once the transport no longer uses their memory.
   void abort() noexcept;

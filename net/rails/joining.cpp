@@ -102,6 +102,14 @@ void joining::ask_for_all() noexcept {
   }
 }
 
+void joining::ask_anew() noexcept {
+  for (place& each : places_) {
+    each.pauses = new_pauses();
+    owner_.home().disarm(each.again);
+  }
+  ask_for_all();
+}
+
 void joining::ask_again(std::size_t number) noexcept {
   const rail_owner::turn outer(owner_);
   place& its = places_[number];

@@ -84,6 +84,8 @@ class joining {
   /// Starts to ask for every rail that is absent and not joining, if this end connects. A rail for which an attempt is
   /// due later waits for that.
   void ask_for_all() noexcept;
+  /// The same, at once, and with short pauses again.
+  void ask_anew() noexcept;
   /// Admits a rail that the peer asks to add, or rejects it.
   void asked(const join& said, std::unique_ptr<link_request> request) noexcept;
   /// Keeps the rail's links of this and earlier epochs from beginning, because the peer has given them up.

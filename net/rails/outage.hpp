@@ -36,11 +36,12 @@ class outage {
   }
   [[nodiscard]] bool has_lasted_too_long(time_point now) const noexcept { return since_ && now >= over_at(); }
   /// Lets it last a little longer, once, if this look finds it over for a while. Then this end was away: it has neither
-  /// asked the peer for a rail meanwhile, nor read what the peer asks.
-  void excuse_absence(time_point now) noexcept {
+  /// asked the peer for a rail meanwhile, nor read what the peer asks. True if it does so now.
+  [[nodiscard]] bool excuses_absence(time_point now) noexcept {
     constexpr std::chrono::milliseconds absence{100};
-    if (!since_ || excused_until_ || now < later(over_at(), absence)) return;
+    if (!since_ || excused_until_ || now < later(over_at(), absence)) return false;
     excused_until_ = later(now, time_to_explain);
+    return true;
   }
   /// Why the last rail ended; only after begin().
   [[nodiscard]] const error& why() const noexcept { return *why_; }

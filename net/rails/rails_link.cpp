@@ -468,10 +468,12 @@ bool rails_link::goes_on_without(rail& which, const error& why) noexcept {
 
 bool rails_link::look_at_limits() noexcept {
   const time_point now = home_.now();
-  outage_.excuse_absence(now);
-  if (outage_.has_lasted_too_long(now) && !fences_.awaits_answers()) {  // mutant: wait for rails
-    end_because(false, outage_.why_none_came());
-    return false;
+  if (!fences_.awaits_answers()) {
+    if (outage_.excuses_absence(now)) joining_.ask_anew();
+    if (outage_.has_lasted_too_long(now)) {  // mutant: wait for rails
+      end_because(false, outage_.why_none_came());
+      return false;
+    }
   }
   fences_.give_up_late(now);
   if (life_.is_broken()) return false;

@@ -120,7 +120,7 @@ TEST_F(resumption, a_cut_before_the_first_message_of_either_end_loses_nothing) {
   });
 }
 
-// As a machine that was suspended: nobody was asked in the time that is over, and the peer has waited.
+// As a program that was stopped: nobody was asked in the time that is over, and the peer has waited.
 TEST_F(resumption, is_tried_by_an_end_that_was_away_until_its_time_was_over) {
   manual_clock time;
   executor home({.clock = &time});

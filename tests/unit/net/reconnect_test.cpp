@@ -185,7 +185,7 @@ TEST_F(reconnecting, succeeds_once_the_network_is_back) {
   serving.join();
 }
 
-// As a machine that was suspended: the peer has listened all the while, and nobody has asked.
+// As a program that was stopped: the peer has listened all the while, and nobody has asked.
 TEST_F(reconnecting, has_time_for_the_attempt_that_was_due_while_it_was_away) {
   pauses_.give_up_after = 10s;
   const auto body = [&]() -> task<> {
