@@ -191,12 +191,13 @@ TEST(kv_reads, while_another_thread_writes_never_yield_a_torn_value) {
     int found = 0;
     for (int i = 0; i < 100 * enough && found < enough; ++i) {
       const std::uint64_t index = static_cast<std::uint64_t>(i) % keys;
-      const places where = places_of(bench_key(index), buckets);
+      const std::string key = bench_key(index);
+      const places where = places_of(key, buckets);
       for (const std::uint64_t number : {where.first, where.second}) {
         co_await reader.read(room, memory.slice(number * bucket_bytes, bucket_bytes));
         value got;
         record_place none;
-        bucket_search search(room.bytes().first<bucket_bytes>(), number, bench_key(index), now_);
+        bucket_search search(room.bytes().first<bucket_bytes>(), number, key, now_);
         if (search.next(got, none) != outcome::found) continue;
         EXPECT_TRUE(version_in(got.view(), index).has_value());
         ++found;

@@ -651,8 +651,8 @@ TEST_OF_DOMAIN(region, is_not_busy_with_what_a_worker_has_not_begun_but_has_it_d
 }
 
 TASK_TEST_REGISTERING(region, is_released_once_a_worker_is_done_that_has_begun, 1) {
-  page memory;
-  region made = co_await domain->register_memory(memory.bytes, {.usage = usage::send});
+  const auto memory = std::make_unique<page>();
+  region made = co_await domain->register_memory(memory->bytes, {.usage = usage::send});
   late_use use(made);
   use.begin();
   bool released = false;
@@ -671,8 +671,8 @@ TASK_TEST_REGISTERING(region, is_released_once_a_worker_is_done_that_has_begun, 
 }
 
 TASK_TEST_OF_DOMAIN(region, is_busy_with_an_operation_whatever_workers_do) {
-  page memory;
-  region made = co_await domain->register_memory(memory.bytes, {.usage = usage::send});
+  const auto memory = std::make_unique<page>();
+  region made = co_await domain->register_memory(memory->bytes, {.usage = usage::send});
   late_use use(made);
   {
     const region_pin operation(made.slice());
