@@ -383,23 +383,26 @@ std::size_t executor_core::resume_chain(detail::promise_base& first, std::size_t
 }
 
 // Serves what has come while this thread was kept from its work, because timers take for silence what nobody has read.
-// False if there may be more, so that the timers wait for the next turn; true if nothing is left, or the timers have
-// waited long enough: a thread that is merely busy is never done. Few completions do not mean that there is no more: a
-// link takes a bounded number of bytes or records at each look, and counts as one.
+// False if there may be more, so that the timers wait for the next turn; true if nothing is left, if nothing has come
+// for so long that the tasks which are ready are ready for ever, or if the timers have waited long enough: a thread
+// that is merely busy is never done. Few completions do not mean that there is no more: a link takes a bounded number
+// of bytes or records at each look, and counts as one.
 [[gnu::noinline]] bool executor_core::has_caught_up() noexcept {
+  bool nothing_came = true;
   for (int looks = 0; looks < looks_when_late; ++looks) {
     // First what has ended by itself: beside that, an epoll driver does not ask the kernel.
     std::size_t found = driver_->hand_over(io_batch);
     found += driver_->poll(io_batch);
     found += pollers_.poll();
     if (found == 0 && !work_waits()) return true;
+    nothing_came = nothing_came && found == 0 && mail_.empty();
     if (mail_.seems_full()) run_mail(mail_batch);
     if (!ready_.empty()) resume_ready(longest_run);
     if (!late_.empty()) run_late();
     timers_seen_ = time_.read();
     if (timers_seen_ >= patience_end_) return true;
   }
-  return ++patient_turns_ == turns_when_late;
+  return nothing_came || ++patient_turns_ == turns_when_late;
 }
 
 // Looks at the kernel in a spin: beside pollers, whose completions matter most, as seldom as in turns with other work.
