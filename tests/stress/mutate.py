@@ -150,7 +150,7 @@ leave the keys of a connection that ends, in shared memory: skip
 use directly what its owner has taken back: never
 leave a peer's way open when its memory is released: skip
 use memory directly ahead of what its owner is to execute before: always
-take a fence for answered once it has been asked for: after gate_.is_behind = false; postponed_ = true when fencing_
+take a fence for answered once it has been asked for: after gate_.is_behind = false; moved_ = postponed when fencing_
 forget to answer a fence: -> false
 answer no fence after having finished: before return true when around_.life.has_finished()
     by unit/shm_link_tests *direct_order.is_told_of_by_an_end_that_has_finished*
