@@ -217,7 +217,7 @@ use prepared memory ahead of what the owner has been asked for: gate.is_behind -
 use prepared memory after its loan has ended: never
     by unit/shm_link_tests *direct_order.of_prepared_memory_ends_with_its_loan*
 use a place that has been given back: skip
-    by unit/shm_link_tests *direct_order.of_prepared_memory_ends_with_its_loan*
+    by unit/shm_link_tests *direct_order.of_prepared_memory_uses_no_place_that_was_given_back*
 use prepared memory beyond its end: local.size() > place.bytes - offset_ -> false
     by unit/shm_link_tests *direct_memory.that_is_prepared_ends_where_it_ends*
 let an end go cold whose tasks take its messages between its polls: skip

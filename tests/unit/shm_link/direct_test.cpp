@@ -412,6 +412,20 @@ TEST_P_BY_HAND(direct_order, of_prepared_memory_ends_with_its_loan) {
   }
 }
 
+// The next loan has the number of the first, and is open.
+TEST_P_BY_HAND(direct_order, of_prepared_memory_uses_no_place_that_was_given_back) {
+  const auto view = co_await lend_file(hand);
+  auto prepared = victim.prepare(place(key, page));
+  auto memory = co_await filled(8, 'd');
+  hand.own().lent[0] = shm::end_words::shut;
+  hand.say({.kind = record_kind::withdrawn});
+  static_cast<void>(co_await next(hand, record_kind::returned));
+  const auto second_view = co_await lend_file(hand, {.key = other_key});
+  co_await prepared.write(memory, 24);
+  EXPECT_TRUE(view.data()[24] == std::byte{0} && second_view.data()[24] == std::byte{0});
+  EXPECT_EQ((co_await next(hand, record_kind::write)).address, 24u);
+}
+
 TEST_P_BY_HAND(direct_order, waits_for_answers_to_reads_of_other_memory) {
   const auto view = co_await lend_file(hand);
   auto target = co_await filled(8, 'r');
