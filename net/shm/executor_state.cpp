@@ -96,7 +96,16 @@ void executor_state::cool(polled_end& item) noexcept {
 }
 
 std::size_t executor_state::poll(std::size_t budget) noexcept {
-  if ((++polls_ % polls_between_looks == 0 || hears_more_) && !armed_) hear();
+  const bool woken = std::exchange(woken_, false);
+  const bool look_is_due = ++polls_ % polls_between_looks == 0 || hears_more_;
+  if (look_is_due && !woken && !armed_) hear();
+  const std::size_t found = poll_hot(budget);
+  if (!woken || found != 0) return found;
+  hear();
+  return poll_hot(budget);
+}
+
+std::size_t executor_state::poll_hot(std::size_t budget) noexcept {
   std::size_t found = 0;
   if (current_ == nullptr) current_ = first_;
   while (current_ != nullptr && found < budget) {
@@ -113,16 +122,19 @@ std::size_t executor_state::poll(std::size_t budget) noexcept {
 }
 
 void executor_state::arm() noexcept {
+  if (hears_more_) hear();
+  woken_ = false;
   armed_ = true;
   current_ = nullptr;  // so that the next poll() looks at all ends
   // mutant: let an executor sleep
   for (polled_end* each = first_; each != nullptr; each = each->next_) each->fall_asleep();
 }
 
+// What woke the executor lies in a ring as a rule. Its answer leaves first, and the sockets are looked at after that.
 void executor_state::disarm() noexcept {
   armed_ = false;
   for (polled_end* each = first_; each != nullptr; each = each->next_) each->wake_up();
-  hear();
+  woken_ = hears_more_ = true;
 }
 
 void executor_state::hear() noexcept {

@@ -85,6 +85,7 @@ class executor_state final : public weft::detail::attachment, private poller, pr
   void leave() noexcept;
   void warm_up(polled_end& item) noexcept;
   void cool(polled_end& item) noexcept;
+  [[nodiscard]] std::size_t poll_hot(std::size_t budget) noexcept;
   void hear() noexcept;
   void link(polled_end& item) noexcept;
   void unlink(polled_end& item) noexcept;
@@ -102,7 +103,8 @@ class executor_state final : public weft::detail::attachment, private poller, pr
   std::size_t ends_ = 0;
   std::uint32_t polls_ = 0;
   bool armed_ = false;
-  bool hears_more_ = false;  // the last look at the sockets may have missed some that are ready
+  bool hears_more_ = false;  // a look at the sockets is due: the last may have missed some that are ready
+  bool woken_ = false;       // the executor has woken, and not polled since
   bool polled_ = false;      // the executor polls this object
   bool leaving_ = false;     // run_on_executor() is due
 };

@@ -264,6 +264,8 @@ class shm_link_test : public shm_test {
 /// Once with our end as the one that accepts, once as the one that connects.
 class against_manual_end : public shm_link_test, public testing::WithParamInterface<const char*> {
  protected:
+  using shm_link_test::shm_link_test;
+
   [[nodiscard]] static bool accepts() { return std::string_view(GetParam()) == "accepting"; }
 
   /// Runs `script(by_hand, connection)`. Nothing is left of the connection afterwards, and others have gone on.

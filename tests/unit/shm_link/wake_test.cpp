@@ -152,6 +152,46 @@ TEST_P_TO_PEER(shm_wake_up, is_not_needed_while_an_end_is_closed_that_waits_for_
   co_await with_scope(on_failure::report, look_on);
 }
 
+/// Counts the looks at the sockets of an executor's ends.
+class looking_calls : public system_calls {
+ public:
+  int epoll_wait(int epoll, epoll_event* events, int count, int timeout_ms) noexcept override {
+    looks_.fetch_add(1, std::memory_order_relaxed);
+    return system_calls::epoll_wait(epoll, events, count, timeout_ms);
+  }
+
+ protected:
+  std::atomic<std::uint64_t> looks_{0};
+};
+
+class shm_woken_end : private looking_calls, public against_manual_end {
+ protected:
+  shm_woken_end() : against_manual_end(static_cast<looking_calls&>(*this)) {}
+  [[nodiscard]] std::uint64_t looks() const noexcept { return looks_.load(std::memory_order_relaxed); }
+};
+WEFT_ON_BOTH_ENDS(shm_woken_end);
+
+// What else wakes the executor in between makes it look as well, but not in every round.
+TEST_P_TO_PEER(shm_woken_end, answers_before_it_looks_at_the_sockets) {
+  int before = 0;
+  for (int round = 0; round < 20; ++round) {
+    std::uint64_t looks_asleep = 0;
+    std::thread other([&] {
+      while (hand.other().attention != shm::end_words::asleep) std::this_thread::yield();
+      looks_asleep = looks();
+      hand.send(bytes(100));
+    });
+    static_cast<void>(co_await peer.recv_or_throw());
+    co_await send(peer);
+    const std::uint64_t looks_at_the_answer = looks();
+    other.join();
+    if (looks_at_the_answer == looks_asleep) ++before;
+    while (hand.take()) continue;
+    hand.release();
+  }
+  EXPECT_GT(before, 0);
+}
+
 // ---- ends that are left to their sockets
 
 /// An end that has been quiet for long is no longer looked at by an executor that does not sleep.
