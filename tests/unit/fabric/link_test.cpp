@@ -506,13 +506,15 @@ TEST(fabric_set_up, goes_on_with_a_peer_that_was_ready_in_time_at_an_end_that_is
   EXPECT_FALSE(failure) << failure->what();
 }
 
-// The peer's word comes between the last look at the socket and the end of its time.
-TEST(fabric_set_up, that_is_broken_off_as_the_peer_says_that_it_is_ready_yields_no_connection) {
+// The peer's word comes between the last look at the socket and the end of its time. If the turn had read the clock
+// before, one more look finds that word, and the set-up goes on.
+TEST(fabric_set_up, that_is_broken_off_as_the_peer_says_that_it_is_ready_yields_no_dead_connection) {
   net::device device = net::device::open("fabric:net");
   set_up_at_a_late_end made;
-  const auto failure = made.run(device, 500ms, [](net::connection&) { ADD_FAILURE() << "its socket is shut down"; });
-  ASSERT_TRUE(failure);
-  EXPECT_EQ(failure->code(), errc::timed_out) << failure->what();
+  const auto failure = made.run(device, 500ms, [](net::connection& server) { EXPECT_TRUE(server.is_open()); });
+  if (failure) {
+    EXPECT_EQ(failure->code(), errc::timed_out) << failure->what();
+  }
 }
 
 // A TCP socket that listens, for a peer that is made by hand.
