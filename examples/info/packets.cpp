@@ -120,7 +120,8 @@ void turn_around(msghdr& packet) noexcept {
 descriptor make_socket(const endpoint& where) {
   descriptor made(::socket(where.address.ss_family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (made.get() < 0) refuse(errno, "make a UDP socket");
-  const int probe = where.is_six() ? IPV6_PMTUDISC_PROBE : IP_PMTUDISC_PROBE;
+  static_assert(IP_PMTUDISC_PROBE == IPV6_PMTUDISC_PROBE);
+  const int probe = IP_PMTUDISC_PROBE;
   const int level = where.is_six() ? IPPROTO_IPV6 : IPPROTO_IP;
   const int name = where.is_six() ? IPV6_MTU_DISCOVER : IP_MTU_DISCOVER;
   if (::setsockopt(made.get(), level, name, &probe, sizeof probe) != 0)

@@ -303,7 +303,7 @@ task<> rdma_link::finish() {
 
 // Ignores the gate: without domain_capabilities::gates no disabled memory is exposed.
 task<exposed_place> rdma_link::expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate*) {
-  return windows_.expose(std::move(memory), uses);
+  return windows_.expose(memory, uses);
 }
 
 void rdma_link::revoke(std::uint64_t key, revocation& who) noexcept {

@@ -81,8 +81,8 @@ using asio_allocator = std::conditional_t<std::is_same_v<Allocator, std::allocat
 /// does not warn when it is destroyed.
 template <class Operation>
 struct asio_held {
-  template <class Given>
-  explicit asio_held(Given&& operation) : what(std::forward<Given>(operation)) {}
+  explicit asio_held(Operation&& operation) : what(std::move(operation)) {}
+  // The sized delete is its match. NOLINTNEXTLINE(misc-new-delete-overloads)
   static void* operator new(std::size_t bytes) { return allocate_frame(bytes); }
   static void operator delete(void* memory, std::size_t bytes) noexcept { free_frame(memory, bytes); }
 
@@ -133,11 +133,11 @@ bool is_executor_of(const Executor& wanted, const asio::io_context::executor_typ
 
 template <class Failure, class Handler, class Given>
 class asio_call final : public asio_call_base {
-  using Operation = typename asio_given<Given>::operation;
-  using value = await_result<Operation>;
+  using awaited = typename asio_given<Given>::operation;
+  using value = await_result<awaited>;
   // An operation that derives from task<T> may have a member take_for_asio(root_of<T>&), which yields the result or
   // throws.
-  static constexpr bool is_task = std::derived_from<Operation, task<value>>;
+  static constexpr bool is_task = std::derived_from<awaited, task<value>>;
   using handler_executor = asio::associated_executor_t<Handler, asio::io_context::executor_type>;
   using allocator = asio_allocator<asio::associated_allocator_t<Handler>, asio_call>;
   using allocator_traits = std::allocator_traits<allocator>;
@@ -208,7 +208,7 @@ class asio_call final : public asio_call_base {
   }
   // Takes the task's result. An operation with take_for_asio() is asked for it after a failure, too.
   void take_result() noexcept {
-    constexpr bool translates = requires(Operation& what) { what.take_for_asio(*root_); };
+    constexpr bool translates = requires(awaited& what) { what.take_for_asio(*root_); };
     if (!root_) return;  // there was no memory for the task
     const root_handle<value> ended = std::move(root_);
     if (failure_ && !translates) return;
@@ -350,12 +350,13 @@ auto start_asio_call(std::shared_ptr<asio_loop>&& home, Given&& operation, Compl
       [](auto&& handler, auto&& loop, auto&& what) {
         using handler_type = std::decay_t<decltype(handler)>;
         asio::io_context& context = loop->context();
-        auto& call = asio_call<Failure, handler_type, Given>::make(
-            std::forward<decltype(loop)>(loop), std::forward<decltype(handler)>(handler), std::move(what));
+        auto& call = asio_call<Failure, handler_type, Given>::make(std::forward<decltype(loop)>(loop),
+                                                                   std::forward<decltype(handler)>(handler),
+                                                                   std::forward<decltype(what)>(what));
         if (context.get_executor().running_in_this_thread()) return call.start();
         asio::post(context, asio_departure(call));
       },
-      token, std::move(home), std::move(operation));
+      token, std::move(home), std::forward<Given>(operation));
 }
 
 /// start_asio_call() with the failure that suits the token: an error_code, or the exception if the token throws.
@@ -364,10 +365,10 @@ auto start_asio_operation(std::shared_ptr<asio_loop>&& home, Operation&& operati
   using failure = std::conditional_t<asio_throws<std::decay_t<CompletionToken>>, asio_thrown, asio_code>;
   constexpr std::size_t cheap_to_move = 64;
   if constexpr (asio_moves_often<std::decay_t<CompletionToken>> && sizeof(Operation) > cheap_to_move) {
-    return start_asio_call<failure>(std::move(home), std::make_unique<asio_held<Operation>>(std::move(operation)),
-                                    token);
+    return start_asio_call<failure>(std::move(home),
+                                    std::make_unique<asio_held<Operation>>(std::forward<Operation>(operation)), token);
   } else {
-    return start_asio_call<failure>(std::move(home), std::move(operation), token);
+    return start_asio_call<failure>(std::move(home), std::forward<Operation>(operation), token);
   }
 }
 
