@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "inventory.hpp"
 
+#include <fmt/core.h>
+
 #include <arpa/inet.h>
 #include <netinet/in.h>
 
@@ -54,12 +56,12 @@ void find_address(gid& row) {
 std::vector<gid> read_gids(const machine& here, const std::string& port, bool holds_addresses) {
   std::vector<gid> all;
   for (const std::string& index : here.list(port + "/gids")) {
-    const std::string value = text_of(here, port + "/gids/" + index);
+    const std::string value = text_of(here, fmt::format("{}/gids/{}", port, index));
     if (is_empty_gid(value)) continue;
     gid row{.index = number_in(index),
             .value = value,
-            .type = text_of(here, port + "/gid_attrs/types/" + index),
-            .interface = text_of(here, port + "/gid_attrs/ndevs/" + index),
+            .type = text_of(here, fmt::format("{}/gid_attrs/types/{}", port, index)),
+            .interface = text_of(here, fmt::format("{}/gid_attrs/ndevs/{}", port, index)),
             .address = {}};
     if (holds_addresses) find_address(row);
     all.push_back(std::move(row));
@@ -134,7 +136,7 @@ rdma_kind kind_of(const machine& here, const std::string& folder) {
   if (type.starts_with('4')) return rdma_kind::iwarp;
   if (!type.starts_with('1')) return rdma_kind::other;
   for (const std::string& port : here.list(folder + "/ports")) {
-    if (text_of(here, folder + "/ports/" + port + "/link_layer") == "Ethernet") return rdma_kind::roce;
+    if (text_of(here, fmt::format("{}/ports/{}/link_layer", folder, port)) == "Ethernet") return rdma_kind::roce;
   }
   return rdma_kind::infiniband;
 }
@@ -203,7 +205,7 @@ std::vector<huge_page_size> read_huge_pages(const machine& here) {
     if (!name.starts_with(before)) continue;
     const auto count = [&](const char* what) {
       return static_cast<std::uint64_t>(
-          std::max<std::int64_t>(here.read_number(folder + "/" + name + "/" + what).value_or(0), 0));
+          std::max<std::int64_t>(here.read_number(fmt::format("{}/{}/{}", folder, name, what)).value_or(0), 0));
     };
     all.push_back({.bytes = std::uint64_t{number_in(std::string_view(name).substr(before.size()))} << 10,
                    .total = count("nr_hugepages"),

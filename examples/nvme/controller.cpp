@@ -65,7 +65,7 @@ void controller::note_change(std::uint32_t nsid) {
 }
 
 std::vector<std::uint32_t> controller::changes(bool forget) {
-  const std::vector<std::uint32_t> found(changes_.begin(), changes_.end());
+  std::vector<std::uint32_t> found(changes_.begin(), changes_.end());
   if (forget) changes_.clear();
   return found;
 }
@@ -97,6 +97,7 @@ void controllers::leave(controller& left, std::uint16_t queue_id) {
 
 std::vector<std::shared_ptr<controller>> controllers::all() const {
   std::vector<std::shared_ptr<controller>> found;
+  found.reserve(all_.size());
   for (const auto& [id, each] : all_) found.push_back(each);
   return found;
 }
