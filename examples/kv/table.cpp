@@ -246,7 +246,7 @@ void table::put(slot& where, slot_image& made, std::size_t database, const attri
   if (!stays) record_bytes_.fetch_sub(gone.record().bytes(), std::memory_order_relaxed);
 }
 
-std::size_t table::empty(slot& where) noexcept {
+std::size_t table::make_empty(slot& where) noexcept {
   slot_image nothing;
   nothing.room = {};
   const slot_image gone = where.image();
@@ -314,7 +314,7 @@ std::optional<table::reading> table::find(key_in key, moment now) noexcept {
       const slot_head what = each.head();
       if (!has(each, what, key)) continue;
       if (is_cleared(what.version)) {
-        empty(each);
+        make_empty(each);
         return std::nullopt;
       }
       if (what.has_expired(now)) return std::nullopt;
@@ -389,7 +389,7 @@ void table::drop_oldest(slot* named_by) noexcept {
   const record_ring::record oldest = ring_.oldest();
   ring_.drop_oldest();
   if (named_by != nullptr) {
-    empty(*named_by);
+    make_empty(*named_by);
     return;
   }
   const std::uint64_t offset = slots_bytes() + oldest.offset;
@@ -467,7 +467,7 @@ bool table::clearing::go_on(std::uint64_t buckets) noexcept {
     const std::lock_guard lock(of_.mutexes_[next_ % locks]);
     for (slot& each : of_.slots_of(next_)) {
       const slot_head what = each.head();
-      if (!what.empty() && removes(what.version)) removed += of_.empty(each);
+      if (!what.empty() && removes(what.version)) removed += of_.make_empty(each);
     }
   }
   return next_ != of_.buckets_;
@@ -494,7 +494,7 @@ table::entry::entry(table& of, key_in key, moment now, std::size_t will_store)
 table::entry::~entry() {
   if (!passed_) return;
   of_.evicted_.fetch_add(there_, std::memory_order_relaxed);
-  of_.empty(*place_);
+  of_.make_empty(*place_);
 }
 
 std::unique_lock<std::mutex> table::entry::lock_records(table& of, key_in key, std::size_t will_store) {
@@ -527,7 +527,7 @@ void table::entry::find_place(moment now) noexcept {
           there_ = !what.has_expired(now);
           return;
         }
-        of_.empty(each);
+        of_.make_empty(each);
       }
       if (what.empty() || cleared || what.has_expired(now)) {
         if (++empty_here == 1) first_empty = &each;
@@ -580,7 +580,7 @@ void table::entry::change(const attributes& beside) noexcept {
 }
 
 void table::entry::erase() noexcept {
-  if (mine_) of_.empty(*place_);
+  if (mine_) of_.make_empty(*place_);
   passed_.reset();
 }
 

@@ -225,7 +225,7 @@ class table {
   [[nodiscard]] bool has(const slot& where, const slot_head& of, key_in key) const noexcept;
   void put(slot& where, slot_image& made, std::size_t database, const attributes& beside) noexcept;
   /// Yields how many bytes its record had.
-  std::size_t empty(slot& where) noexcept;
+  std::size_t make_empty(slot& where) noexcept;
   void forget_record(const record_place& gone) noexcept;
   void fill_with_zeroes(std::uint64_t offset, std::uint64_t bytes) noexcept;
   void count_expiry(std::size_t database, moment when, bool comes) noexcept;
