@@ -12,11 +12,11 @@ namespace weft::net {
 
 /// When to try again, and when to give up.
 struct retry_options {
-  std::chrono::milliseconds first_pause{100};   ///< the longest pause after the first failure
-  std::chrono::milliseconds max_pause{10'000};  ///< the longest pause after any failure
+  std::chrono::milliseconds first_pause{100};                      ///< the longest pause after the first failure
+  std::chrono::milliseconds max_pause = std::chrono::seconds(10);  ///< the longest pause after any failure
   /// The limit for all attempts and pauses together. An attempt that begins late, because the executor did not run, has
   /// the time that was left when it was due.
-  std::chrono::milliseconds give_up_after{60'000};
+  std::chrono::milliseconds give_up_after = std::chrono::minutes(1);
   unsigned max_attempts = 0;            ///< 0: as many as give_up_after allows
   std::optional<std::uint64_t> seed{};  ///< for tests, to draw the same pauses each time
 };
