@@ -3,6 +3,7 @@
 # chroot.sh PACKAGES_DIR: installs the packages that lie there in a fresh Debian 12, made for it, and has chroot_inside.sh
 # use them there. Takes root, or a kernel that lets users have namespaces, and the sources that apt has here.
 set -euo pipefail
+unset CMAKE_C_COMPILER_LAUNCHER CMAKE_CXX_COMPILER_LAUNCHER  # a compiler cache of this machine is not there
 packages=$1
 here=$(dirname "$(readlink -f "$0")")
 scratch=$(mktemp -d)
