@@ -2,6 +2,7 @@
 // Ends that sleep, and ends that are kept busy: one packet wakes a sleeping one, none is lost, and waiting costs
 // nothing.
 
+#include "kit/failing_system_calls.hpp"
 #include "shm_link/support.hpp"
 
 namespace weft::test {
@@ -152,22 +153,13 @@ TEST_P_TO_PEER(shm_wake_up, is_not_needed_while_an_end_is_closed_that_waits_for_
   co_await with_scope(on_failure::report, look_on);
 }
 
-/// Counts the looks at the sockets of an executor's ends.
-class looking_calls : public system_calls {
- public:
-  int epoll_wait(int epoll, epoll_event* events, int count, int timeout_ms) noexcept override {
-    looks_.fetch_add(1, std::memory_order_relaxed);
-    return system_calls::epoll_wait(epoll, events, count, timeout_ms);
-  }
-
+/// Counts the looks at the sockets of its executor's ends.
+class shm_woken_end : private failing_system_calls, public against_manual_end {
  protected:
-  std::atomic<std::uint64_t> looks_{0};
-};
-
-class shm_woken_end : private looking_calls, public against_manual_end {
- protected:
-  shm_woken_end() : against_manual_end(static_cast<looking_calls&>(*this)) {}
-  [[nodiscard]] std::uint64_t looks() const noexcept { return looks_.load(std::memory_order_relaxed); }
+  shm_woken_end()
+      : failing_system_calls({{.of = system_call::epoll_wait}}),
+        against_manual_end(static_cast<failing_system_calls&>(*this)) {}
+  [[nodiscard]] std::size_t looks() const { return made(); }
 };
 WEFT_ON_BOTH_ENDS(shm_woken_end);
 
@@ -175,7 +167,7 @@ WEFT_ON_BOTH_ENDS(shm_woken_end);
 TEST_P_TO_PEER(shm_woken_end, answers_before_it_looks_at_the_sockets) {
   int before = 0;
   for (int round = 0; round < 20; ++round) {
-    std::uint64_t looks_asleep = 0;
+    std::size_t looks_asleep = 0;
     std::thread other([&] {
       while (hand.other().attention != shm::end_words::asleep) std::this_thread::yield();
       looks_asleep = looks();
@@ -183,7 +175,7 @@ TEST_P_TO_PEER(shm_woken_end, answers_before_it_looks_at_the_sockets) {
     });
     static_cast<void>(co_await peer.recv_or_throw());
     co_await send(peer);
-    const std::uint64_t looks_at_the_answer = looks();
+    const std::size_t looks_at_the_answer = looks();
     other.join();
     if (looks_at_the_answer == looks_asleep) ++before;
     while (hand.take()) continue;
