@@ -18,7 +18,8 @@ class poller {
   /// From now until disarm(), the next completion makes wait_fd() readable.
   virtual void arm() noexcept = 0;
 
-  /// Ends what arm() has begun. wait_fd() must not stay readable, because that would wake the executor again.
+  /// Ends what arm() has begun. At the end of the next arm() wait_fd() must no longer be readable for what has woken
+  /// the executor, because that would wake it again.
   virtual void disarm() noexcept = 0;
 
   /// Whether the source may fail to make wait_fd() readable, so that a sleeping executor polls it now and then: kernels
