@@ -6,9 +6,6 @@
 
 #include <fmt/core.h>
 
-#include <span>
-#include <utility>
-
 namespace weft::mr {
 namespace {
 

@@ -8,7 +8,6 @@
 
 #include <fmt/core.h>
 
-#include <utility>
 #include <vector>
 
 namespace weft::mr {

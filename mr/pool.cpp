@@ -2,8 +2,6 @@
 #include <weft/mr/pool.hpp>
 #include <weft/mr/pool/pool_core.hpp>
 
-#include <concepts>
-#include <coroutine>
 #include <utility>
 
 namespace weft::mr {
@@ -21,28 +19,6 @@ detail::block* pool::take(std::size_t bytes, budget which, const std::source_loc
   return core_->take(bytes, which, where);
 }
 
-namespace {
-
-/// Waits for several blocks.
-class gather_operation {
- public:
-  gather_operation(detail::pool_core& source, std::size_t count, std::size_t bytes, budget which,
-                   std::source_location where) noexcept
-      : waiter_(source, count, bytes, which, where) {}
-
-  bool await_ready() const noexcept { return false; }
-  template <std::derived_from<weft::detail::promise_base> Promise>
-  void await_suspend(std::coroutine_handle<Promise> waiter) {
-    waiter_.await_suspend(waiter);
-  }
-  detail::block* await_resume() { return &waiter_.take(); }
-
- private:
-  detail::allocate_waiter waiter_;
-};
-
-}  // namespace
-
 task<std::vector<buffer>> pool::allocate_all(std::size_t count, std::size_t bytes, budget which,
                                              std::source_location where) {
   core_->limits().check(bytes, which);
@@ -51,7 +27,7 @@ task<std::vector<buffer>> pool::allocate_all(std::size_t count, std::size_t byte
   std::vector<buffer> all;
   if (count == 0) co_return all;
   all.reserve(count);
-  gather_operation gathering(*core_, count, bytes, which, where);
+  detail::allocate_waiter gathering(*core_, count, bytes, which, where);
   detail::block* item = co_await gathering;
   while (item != nullptr) {
     detail::block& taken = *std::exchange(item, std::exchange(item->next, nullptr));

@@ -3,8 +3,6 @@
 
 #include <fmt/core.h>
 
-#include <string>
-
 namespace weft::mr {
 
 std::string to_string(const budget_statistics& what) {

@@ -47,12 +47,7 @@ slice region::slice(std::size_t offset, std::size_t length) const {
 
 slice region::slice(std::span<std::byte> part) const {
   if (part.empty()) return slice(0, 0);
-  const auto at = reinterpret_cast<std::uintptr_t>(part.data());
-  const auto holds = [&](std::span<std::byte> range) {
-    const auto first = reinterpret_cast<std::uintptr_t>(range.data());
-    return at >= first && at - first <= range.size() && part.size() <= range.size() - (at - first);
-  };
-  if (!*this || std::ranges::none_of(state_->all_ranges(), holds)) {
+  if (!*this || !state_->contains(part)) {
     throw error(errc::out_of_range,
                 fmt::format("take a slice of {} bytes that do not lie in one range of the region", part.size()));
   }

@@ -9,7 +9,6 @@
 #include <weft/runtime/task.hpp>
 
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <span>
 

@@ -4,9 +4,7 @@
 #include <weft/mr/remote_region.hpp>
 #include <weft/runtime/error.hpp>
 
-#include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <type_traits>
 
 namespace weft::mr {

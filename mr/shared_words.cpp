@@ -1,25 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/shared_words.hpp>
 #include <weft/runtime/error.hpp>
+#include <weft/runtime/system/sanitized.hpp>
 
 #include <algorithm>
 #include <bit>
 #include <cassert>
 #include <cstring>
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define WEFT_SANITIZED_WORDS
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
-#define WEFT_SANITIZED_WORDS
-#endif
-#endif
-
 // Compilers do not vectorize atomic accesses, and a copy within the caches word by word takes twice as long as
 // memcpy(3), which tears words. On x86-64, processors with AVX access 16 aligned bytes at once (Intel's manual, volume
-// 3A, "Guaranteed Atomic Operations"; AMD's, volume 2, "Access Atomicity"). C++ has no such access, hence the assembly,
-// and sanitizers do not see into it.
-#if defined(__x86_64__) && !defined(WEFT_SANITIZED_WORDS)
+// 3A, "Guaranteed Atomic Operations"; AMD's, volume 2, "Access Atomicity"). C++ has no such access, hence the assembly.
+#if defined(__x86_64__)
 #define WEFT_WIDE_UNITS
 #endif
 
@@ -118,7 +110,8 @@ std::size_t move_parts_of_a_word(Shared* shared, Own* own, std::size_t bytes) no
 #ifdef WEFT_WIDE_UNITS
 constexpr std::size_t wide_unit_bytes = 16;
 constexpr std::size_t wide_units_bytes = 4 * wide_unit_bytes;
-const bool has_wide_units = __builtin_cpu_supports("avx");
+// Sanitizers do not see into assembly.
+const bool has_wide_units = !weft::detail::is_sanitized && __builtin_cpu_supports("avx");
 
 // Moves wide units, in groups of four, as many as fit. `shared` points to an aligned word, which is moved alone if no
 // wide unit begins there. Returns the number of bytes moved: 0 without AVX, or if no group fits.

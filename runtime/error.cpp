@@ -5,84 +5,66 @@
 #include <cstdio>
 #include <exception>
 #include <new>
-#include <string_view>
 #include <vector>
 
 namespace weft {
 namespace {
 
-const char* words(errc code) noexcept {
-  switch (code) {
-    case errc::canceled:
-      return "canceled";
-    case errc::timed_out:
-      return "timed out";
-    case errc::wrong_thread:
-      return "not allowed on this thread";
-    case errc::not_supported:
-      return "not supported";
-    case errc::invalid_argument:
-      return "invalid argument";
-    case errc::invalid_address:
-      return "not a usable address";
-    case errc::no_memory:
-      return "out of memory";
-    case errc::out_of_range:
-      return "out of range";
-    case errc::access_denied:
-      return "the memory's usage does not allow this";
-    case errc::zero_length:
-      return "the length is zero";
-    case errc::null_address:
-      return "the address is null";
-    case errc::unknown_usage:
-      return "unknown usage bits";
-    case errc::misaligned:
-      return "misaligned";
-    case errc::duplicate_key:
-      return "the requested key is taken";
-    case errc::key_not_available:
-      return "the key is not available before the registration completes";
-    case errc::busy:
-      return "still in use";
-    case errc::buffer_in_use:
-      return "an operation still uses the buffer";
-    case errc::malformed:
-      return "malformed";
-    case errc::message_too_large:
-      return "too large for the peer or the transport";
-    case errc::closed:
-      return "the connection is closed at this end";
-    case errc::peer_closed:
-      return "the peer has closed the connection";
-    case errc::peer_vanished:
-      return "the peer vanished without closing";
-    case errc::peer_rejected:
-      return "the peer rejected the connection";
-    case errc::protocol_error:
-      return "the peer broke the protocol";
-    case errc::remote_access:
-      return "the peer refused the access to its memory";
-    case errc::connection_failed:
-      return "the connection has failed";
-    case errc::not_receiving:
-      return "a side does not receive what the other has sent";
-    case errc::wrong_device:
-      return "not reachable through this device";
-    case errc::executor_stopped:
-      return "the executor has ended";
-    case errc::peer_restarted:
-      return "the peer no longer knows this connection: its process was restarted, or gave it up";
-    case errc::outcome_unknown:
-      return "a rail has ended, and whether the peer has executed the operation is unknown";
+struct wording {
+  errc code;
+  const char* words;
+};
+constexpr wording wordings[] = {
+    {errc::canceled, "canceled"},
+    {errc::timed_out, "timed out"},
+    {errc::wrong_thread, "not allowed on this thread"},
+    {errc::not_supported, "not supported"},
+    {errc::invalid_argument, "invalid argument"},
+    {errc::invalid_address, "not a usable address"},
+    {errc::no_memory, "out of memory"},
+    {errc::out_of_range, "out of range"},
+    {errc::access_denied, "the memory's usage does not allow this"},
+    {errc::zero_length, "the length is zero"},
+    {errc::null_address, "the address is null"},
+    {errc::unknown_usage, "unknown usage bits"},
+    {errc::misaligned, "misaligned"},
+    {errc::duplicate_key, "the requested key is taken"},
+    {errc::key_not_available, "the key is not available before the registration completes"},
+    {errc::busy, "still in use"},
+    {errc::buffer_in_use, "an operation still uses the buffer"},
+    {errc::malformed, "malformed"},
+    {errc::message_too_large, "too large for the peer or the transport"},
+    {errc::closed, "the connection is closed at this end"},
+    {errc::peer_closed, "the peer has closed the connection"},
+    {errc::peer_vanished, "the peer vanished without closing"},
+    {errc::peer_rejected, "the peer rejected the connection"},
+    {errc::protocol_error, "the peer broke the protocol"},
+    {errc::remote_access, "the peer refused the access to its memory"},
+    {errc::connection_failed, "the connection has failed"},
+    {errc::not_receiving, "a side does not receive what the other has sent"},
+    {errc::wrong_device, "not reachable through this device"},
+    {errc::executor_stopped, "the executor has ended"},
+    {errc::peer_restarted, "the peer no longer knows this connection: its process was restarted, or gave it up"},
+    {errc::outcome_unknown, "a rail has ended, and whether the peer has executed the operation is unknown"},
+};
+constexpr int last_code = static_cast<int>(errc::outcome_unknown);
+
+// The words of a code are found by its number.
+consteval bool are_in_order() {
+  int code = 0;
+  for (const wording& each : wordings) {
+    if (static_cast<int>(each.code) != ++code) return false;
   }
-  return "unknown error";
+  return code == last_code;
 }
+static_assert(are_in_order(), "each code needs words");
 
 class category final : public std::error_category {
  public:
   const char* name() const noexcept override { return "weft"; }
-  std::string message(int value) const override { return words(static_cast<errc>(value)); }
+  std::string message(int value) const override {
+    return value > 0 && value <= last_code ? wordings[value - 1].words : "unknown error";
+  }
 
   std::error_condition default_error_condition(int value) const noexcept override {
     switch (static_cast<errc>(value)) {
@@ -138,10 +120,9 @@ namespace {
 // One error for each code, in order. Never destroyed, because threads may outlive main().
 const std::vector<error>& wordless_errors() {
   static const auto& all = *new std::vector<error>([] {
-    constexpr int last = static_cast<int>(errc::outcome_unknown);
     std::vector<error> made;
-    made.reserve(last);
-    for (int code = 1; code <= last; ++code) made.emplace_back(make_error_code(static_cast<errc>(code)));
+    made.reserve(last_code);
+    for (const wording& each : wordings) made.emplace_back(make_error_code(each.code));
     return made;
   }());
   return all;

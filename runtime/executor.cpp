@@ -3,8 +3,6 @@
 #include <weft/runtime/executor.hpp>
 #include <weft/runtime/stop_token.hpp>
 
-#include <utility>
-
 namespace weft {
 namespace {
 

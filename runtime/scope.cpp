@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/runtime/report.hpp>
 #include <weft/runtime/scope.hpp>
 
 namespace weft {

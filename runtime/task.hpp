@@ -9,7 +9,6 @@
 #include <exception>
 #include <optional>
 #include <source_location>
-#include <type_traits>
 #include <utility>
 
 namespace weft {

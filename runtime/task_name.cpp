@@ -5,7 +5,6 @@
 
 #include <array>
 #include <cstddef>
-#include <utility>
 
 namespace weft::detail {
 namespace {

@@ -10,11 +10,8 @@
 #include <algorithm>
 #include <csignal>
 #include <exception>
-#include <memory>
 #include <new>
-#include <system_error>
 #include <thread>
-#include <utility>
 
 namespace weft {
 

@@ -66,26 +66,28 @@ auto check_by(Parse parse) {
   };
 }
 
+/// An option whose default is shown by --help.
+template <class Value>
+CLI::Option& add_value(CLI::App& to, const std::string& name, Value& into, const std::string& words,
+                       const std::string& type) {
+  return *to.add_option(name, into, words)->type_name(type)->capture_default_str();
+}
+
 inline void add_device(CLI::App& to, std::string& device) {
-  to.add_option("--device", device,
-                "auto, or the transport by name: iwarp, shm or verbs:DEVICE; several with a + between them are rails")
-      ->type_name("NAME")
-      ->capture_default_str();
+  add_value(to, "--device", device,
+            "auto, or the transport by name: iwarp, shm or verbs:DEVICE; several with a + between them are rails",
+            "NAME");
 }
 
 inline void add_patience(CLI::App& to, double& seconds) {
-  to.add_option("--timeout", seconds, "how long to wait for a peer that does not go on")
-      ->check(CLI::Range(0.001, 1e6))
-      ->type_name("SECONDS")
-      ->capture_default_str();
+  add_value(to, "--timeout", seconds, "how long to wait for a peer that does not go on", "SECONDS")
+      .check(CLI::Range(0.001, 1e6));
 }
 
 inline void add_resume_within(CLI::App& to, double& seconds, const char* unit = "SECONDS") {
-  to.add_option("--resume-within", seconds,
-                "how long a connection of several rails waits for one of them once all are lost; both sides choose")
-      ->check(CLI::Range(0.0, 86400.0))
-      ->type_name(unit)
-      ->capture_default_str();
+  add_value(to, "--resume-within", seconds,
+            "how long a connection of several rails waits for one of them once all are lost; both sides choose", unit)
+      .check(CLI::Range(0.0, 86400.0));
 }
 
 }  // namespace common

@@ -14,7 +14,6 @@
 #include <utility>
 
 #include "client.hpp"
-#include "protocol.hpp"
 #include "server.hpp"
 #include "session.hpp"
 #include <common/network.hpp>
@@ -53,16 +52,13 @@ void command::add_to(CLI::App& app) {
 
   CLI::App& serving = *app.add_subcommand("serve", "take and give the files of a directory");
   serving.add_option("DIR", serve.directory, "the directory")->type_name("")->required();
-  serving
-      .add_option("--listen", listen_address,
-                  "where, or with rails at each: HOST:PORT+HOST:PORT; 0.0.0.0 lets everybody in, and there are no "
-                  "passwords")
-      ->type_name("HOST:PORT")
-      ->capture_default_str();
-  serving.add_option("--max-connections", listening.max_connections, "at a time; peers beyond are told so")
-      ->check(CLI::Range(1, 1'000'000))
-      ->type_name("COUNT")
-      ->capture_default_str();
+  common::add_value(
+      serving, "--listen", listen_address,
+      "where, or with rails at each: HOST:PORT+HOST:PORT; 0.0.0.0 lets everybody in, and there are no passwords",
+      "HOST:PORT");
+  common::add_value(serving, "--max-connections", listening.max_connections, "at a time; peers beyond are told so",
+                    "COUNT")
+      .check(CLI::Range(1, 1'000'000));
   serving.add_flag("--sync", serve.sync, "have each file on the disk before it is confirmed");
   add_common(serving);
   serving.callback([this] { what = verb::serve; });

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "protocol.hpp"
 
-#include <algorithm>
 #include <array>
 
 namespace copy {

@@ -3,10 +3,8 @@
 
 #include <fmt/core.h>
 
-#include <chrono>
 #include <cstdio>
 #include <optional>
-#include <string>
 #include <string_view>
 #include <utility>
 

@@ -3,9 +3,6 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
-#include <chrono>
-
 #include <common/network.hpp>
 
 namespace copy {

@@ -173,11 +173,9 @@ int main(int argc, char** argv) {
   serving->add_option("--patience", seconds, "seconds that a peer may take for a request, or for taking an answer")
       ->check(CLI::Range(0.001, 1e6))
       ->capture_default_str();
-  serving
-      ->add_option("--max-connections", how.max_connections, "at a time, of each address; those beyond are turned away")
-      ->check(CLI::Range(1, 1'000'000))
-      ->type_name("COUNT")
-      ->capture_default_str();
+  common::add_value(*serving, "--max-connections", how.max_connections,
+                    "at a time, of each address; those beyond are turned away", "COUNT")
+      .check(CLI::Range(1, 1'000'000));
   serving->add_option("address", addresses, "where to listen")->required();
   std::string server;
   std::vector<std::string> paths;

@@ -4,7 +4,6 @@
 #include <weft/net/device.hpp>
 #include <weft/net/fabric_info.hpp>
 
-#include <string>
 #include <string_view>
 
 namespace info {

@@ -2,32 +2,22 @@
 #include "findings.hpp"
 
 #include <algorithm>
+#include <array>
 
 namespace info {
 
 const char* name_of(severity level) noexcept {
-  switch (level) {
-    case severity::ok:
-      return "ok";
-    case severity::hint:
-      return "hint";
-    case severity::warning:
-      return "warning";
-    case severity::error:
-      break;
-  }
-  return "error";
+  constexpr std::array names = {"ok", "hint", "warning", "error"};
+  static_assert(names.size() == static_cast<std::size_t>(severity::error) + 1);
+  return names[static_cast<std::size_t>(level)];
 }
 
 std::size_t findings::count(severity level) const noexcept {
-  return static_cast<std::size_t>(
-      std::count_if(all_.begin(), all_.end(), [&](const finding& each) { return each.level == level; }));
+  return static_cast<std::size_t>(std::ranges::count(all_, level, &finding::level));
 }
 
 severity findings::worst() const noexcept {
-  severity found = severity::ok;
-  for (const finding& each : all_) found = std::max(found, each.level);
-  return found;
+  return all_.empty() ? severity::ok : std::ranges::max_element(all_, {}, &finding::level)->level;
 }
 
 }  // namespace info

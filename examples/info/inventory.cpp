@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <charconv>
 #include <cstring>
 #include <string_view>
@@ -82,7 +81,7 @@ std::string hardware_address_in(const std::string& value) {
 }
 
 void add_once(std::vector<std::string>& names, const std::string& name) {
-  if (!name.empty() && std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  if (!name.empty() && std::ranges::find(names, name) == names.end()) names.push_back(name);
 }
 
 // The interfaces whose addresses a port has. Those of iWARP are known by their hardware address, those of InfiniBand
@@ -92,10 +91,8 @@ void find_interfaces(const machine& here, const inventory& all, const rdma_devic
   for (const network_interface& each : all.interfaces) {
     const bool is_below = each.is_infiniband && device.kind == rdma_kind::infiniband &&
                           here.exists("/sys/class/net/" + each.name + "/device/infiniband/" + device.name);
-    const bool has_address =
-        device.kind == rdma_kind::iwarp && std::any_of(port.gids.begin(), port.gids.end(), [&](const gid& row) {
-          return hardware_address_in(row.value) == each.hardware_address;
-        });
+    const auto is_its = [&](const gid& row) { return hardware_address_in(row.value) == each.hardware_address; };
+    const bool has_address = device.kind == rdma_kind::iwarp && std::ranges::any_of(port.gids, is_its);
     if (is_below || has_address) add_once(port.interfaces, each.name);
   }
 }
@@ -211,7 +208,7 @@ std::vector<huge_page_size> read_huge_pages(const machine& here) {
                    .total = count("nr_hugepages"),
                    .free = count("free_hugepages")});
   }
-  std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.bytes < b.bytes; });
+  std::ranges::sort(all, {}, &huge_page_size::bytes);
   return all;
 }
 
@@ -256,17 +253,9 @@ std::string compiler_name() {
 }  // namespace
 
 const char* name_of(rdma_kind kind) noexcept {
-  switch (kind) {
-    case rdma_kind::infiniband:
-      return "InfiniBand";
-    case rdma_kind::roce:
-      return "RoCE";
-    case rdma_kind::iwarp:
-      return "iWARP";
-    case rdma_kind::other:
-      break;
-  }
-  return "other";
+  constexpr std::array names = {"InfiniBand", "RoCE", "iWARP", "other"};
+  static_assert(names.size() == static_cast<std::size_t>(rdma_kind::other) + 1);
+  return names[static_cast<std::size_t>(kind)];
 }
 
 // Around the payload lie the headers that the kernel counts: GRH or IP 40, UDP 8, BTH 12, XRC 4, atomic 28, ICRC 4.
@@ -293,14 +282,12 @@ std::optional<std::uint64_t> soft_limit(const machine& here, std::string_view na
 
 const weft::net::rdma_port_info* rdma_device::find_limits(unsigned port) const noexcept {
   if (!limits) return nullptr;
-  const auto found = std::find_if(limits->ports.begin(), limits->ports.end(),
-                                  [&](const weft::net::rdma_port_info& each) { return each.number == port; });
+  const auto found = std::ranges::find(limits->ports, port, &weft::net::rdma_port_info::number);
   return found != limits->ports.end() ? &*found : nullptr;
 }
 
 const network_interface* inventory::find_interface(const std::string& name) const noexcept {
-  const auto found = std::find_if(interfaces.begin(), interfaces.end(),
-                                  [&](const network_interface& each) { return each.name == name; });
+  const auto found = std::ranges::find(interfaces, name, &network_interface::name);
   return found != interfaces.end() ? &*found : nullptr;
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/core.h>
 
+#include <array>
+
 #include "report.hpp"
 #include <nlohmann/json.hpp>
 
@@ -29,15 +31,9 @@ const char* name_of(weft::net::exposure_reach reach) noexcept {
 }
 
 const char* name_of(mtu_source source) noexcept {
-  switch (source) {
-    case mtu_source::device:
-      return "device";
-    case mtu_source::interface:
-      return "interface";
-    case mtu_source::unknown:
-      break;
-  }
-  return "unknown";
+  constexpr std::array names = {"unknown", "device", "interface"};
+  static_assert(names.size() == static_cast<std::size_t>(mtu_source::interface) + 1);
+  return names[static_cast<std::size_t>(source)];
 }
 
 ordered_json to_object(const weft::net::rdma_device_info& limits) {
@@ -161,15 +157,8 @@ ordered_json to_object(const inventory& all) {
 }
 
 std::string in_words(const tried_operation& one) {
-  switch (one.result) {
-    case outcome::passed:
-      return "passed";
-    case outcome::refused:
-      return "refused: " + one.words;
-    case outcome::failed:
-      break;
-  }
-  return "failed: " + one.words;
+  if (one.result == outcome::passed) return "passed";
+  return (one.result == outcome::refused ? "refused: " : "failed: ") + one.words;
 }
 
 ordered_json to_object(const reach& one) {

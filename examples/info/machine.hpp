@@ -4,7 +4,6 @@
 #include <weft/net/fabrics.hpp>
 #include <weft/runtime/system/system_calls.hpp>
 
-#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>

@@ -63,15 +63,11 @@ void command::add_to(CLI::App& app) {
   checking.add_flag("--quiet", quiet, "leave out what is right");
   checking.add_flag("--strict", strict, "exit with 1 because of warnings, too");
   checking.add_option("--fabric", fabric, "try this one alone: shm, iwarp, verbs:NAME")->type_name("NAME");
-  checking.add_option("--timeout", seconds, "for each step on the way to the peer, or of the report")
-      ->check(CLI::Range(0.1, 600.0))
-      ->type_name("S")
-      ->capture_default_str();
+  common::add_value(checking, "--timeout", seconds, "for each step on the way to the peer, or of the report", "S")
+      .check(CLI::Range(0.1, 600.0));
   checking.callback([this] { what = verb::check; });
   CLI::App& serving = *app.add_subcommand("serve", "be the peer of a check, for anybody who can reach the address");
-  serving.add_option("ADDRESS", address, "where to listen, over every fabric that can be opened")
-      ->type_name("HOST:PORT")
-      ->capture_default_str();
+  common::add_value(serving, "ADDRESS", address, "where to listen, over every fabric that can be opened", "HOST:PORT");
   serving.add_option("--fabric", fabric, "listen over this one alone: shm, iwarp, verbs:NAME")->type_name("NAME");
   serving.callback([this] { what = verb::serve; });
 }

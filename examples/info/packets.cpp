@@ -2,6 +2,8 @@
 #include "packets.hpp"
 
 #include <weft/runtime/error.hpp>
+#include <weft/runtime/system/descriptor.hpp>
+#include <weft/runtime/system/system_calls.hpp>
 
 #include <fmt/core.h>
 
@@ -16,16 +18,13 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <chrono>
 #include <cstddef>
 #include <cstring>
 #include <mutex>
-#include <optional>
 #include <set>
 #include <span>
 #include <string_view>
 #include <thread>
-#include <utility>
 #include <vector>
 
 namespace info {
@@ -33,6 +32,7 @@ namespace {
 
 using clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
+using weft::descriptor;
 
 constexpr std::uint32_t largest_packet = 65535;
 constexpr std::uint32_t smallest_probe = 576;  // what every host of IPv4 takes
@@ -41,23 +41,6 @@ constexpr std::size_t head_bytes = 16;  // mark and token
 constexpr auto patience_with_a_packet = 250ms;
 constexpr int tries_of_a_size = 3;
 
-class descriptor {
- public:
-  explicit descriptor(int fd) noexcept : fd_(fd) {}
-  descriptor(descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  descriptor& operator=(descriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  [[nodiscard]] int get() const noexcept { return fd_; }
-
- private:
-  int fd_;
-};
-
 struct endpoint {
   sockaddr_storage address{};
   socklen_t bytes = 0;
@@ -65,6 +48,8 @@ struct endpoint {
   [[nodiscard]] bool is_six() const noexcept { return address.ss_family == AF_INET6; }
   [[nodiscard]] const sockaddr* get() const noexcept { return reinterpret_cast<const sockaddr*>(&address); }
 };
+
+descriptor owned(int fd) noexcept { return {fd, weft::system_calls::kernel()}; }
 
 [[noreturn]] void refuse(int number, const char* what) { throw weft::system_error(number, what); }
 
@@ -118,20 +103,20 @@ void turn_around(msghdr& packet) noexcept {
 
 // Its packets are not fragmented, and the kernel does not keep back what it believes to be too large.
 descriptor make_socket(const endpoint& where) {
-  descriptor made(::socket(where.address.ss_family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (made.get() < 0) refuse(errno, "make a UDP socket");
+  descriptor made = owned(::socket(where.address.ss_family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (made.fd() < 0) refuse(errno, "make a UDP socket");
   static_assert(IP_PMTUDISC_PROBE == IPV6_PMTUDISC_PROBE);
   const int probe = IP_PMTUDISC_PROBE;
   const int level = where.is_six() ? IPPROTO_IPV6 : IPPROTO_IP;
   const int name = where.is_six() ? IPV6_MTU_DISCOVER : IP_MTU_DISCOVER;
-  if (::setsockopt(made.get(), level, name, &probe, sizeof probe) != 0)
+  if (::setsockopt(made.fd(), level, name, &probe, sizeof probe) != 0)
     refuse(errno, "forbid fragments (IP_MTU_DISCOVER)");
   return made;
 }
 
 descriptor connect_socket(const endpoint& where) {
   descriptor made = make_socket(where);
-  if (::connect(made.get(), where.get(), where.bytes) != 0) refuse(errno, "find a route");
+  if (::connect(made.fd(), where.get(), where.bytes) != 0) refuse(errno, "find a route");
   return made;
 }
 
@@ -199,8 +184,8 @@ std::string interface_with(const machine& here, const endpoint& local) {
 
 class packet_mirror::state {
  public:
-  explicit state(const std::string& address) : socket_(open(address)), wake_(::eventfd(0, EFD_CLOEXEC)) {
-    if (wake_.get() < 0) refuse(errno, "make an eventfd");
+  explicit state(const std::string& address) : socket_(open(address)), wake_(owned(::eventfd(0, EFD_CLOEXEC))) {
+    if (wake_.fd() < 0) refuse(errno, "make an eventfd");
     thread_ = std::thread([this] { run(); });
   }
   state(const state&) = delete;
@@ -208,7 +193,7 @@ class packet_mirror::state {
   ~state() {
     const std::uint64_t one = 1;
     // It fails only if the counter is full. NOLINTNEXTLINE(bugprone-unused-return-value)
-    [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof one);
+    [[maybe_unused]] const ssize_t written = ::write(wake_.fd(), &one, sizeof one);
     thread_.join();
   }
 
@@ -225,8 +210,8 @@ class packet_mirror::state {
   static descriptor open(const std::string& address) {
     const endpoint where = look_up_own(address);
     descriptor made = make_socket(where);
-    tell_destinations(made.get(), where.is_six());
-    if (::bind(made.get(), where.get(), where.bytes) != 0) refuse(errno, "bind a UDP socket");
+    tell_destinations(made.fd(), where.is_six());
+    if (::bind(made.fd(), where.get(), where.bytes) != 0) refuse(errno, "bind a UDP socket");
     return made;
   }
 
@@ -238,8 +223,8 @@ class packet_mirror::state {
   void run() {
     std::vector<std::byte> room(largest_packet + 1);
     for (;;) {
-      std::array<pollfd, 2> both{pollfd{.fd = socket_.get(), .events = POLLIN, .revents = 0},
-                                 pollfd{.fd = wake_.get(), .events = POLLIN, .revents = 0}};
+      std::array<pollfd, 2> both{pollfd{.fd = socket_.fd(), .events = POLLIN, .revents = 0},
+                                 pollfd{.fd = wake_.fd(), .events = POLLIN, .revents = 0}};
       if (::poll(both.data(), both.size(), -1) < 0 && errno != EINTR) return;
       if (both[1].revents != 0) return;
       if (both[0].revents != 0) answer(room);
@@ -257,14 +242,14 @@ class packet_mirror::state {
     what.msg_iovlen = 1;
     what.msg_control = control.data();
     what.msg_controllen = control.size();
-    const ssize_t bytes = ::recvmsg(socket_.get(), &what, 0);
+    const ssize_t bytes = ::recvmsg(socket_.fd(), &what, 0);
     if (bytes < 0) return;
     content.iov_len = static_cast<std::size_t>(bytes);
     const auto packet = room.first(content.iov_len);
     if (!is_marked(packet) || !knows(token_in(packet))) return;
     turn_around(what);
     // One that is too large for the way back is lost, as the client will find.
-    ::sendmsg(socket_.get(), &what, 0);
+    ::sendmsg(socket_.fd(), &what, 0);
   }
 
   descriptor socket_;
@@ -287,13 +272,13 @@ path_mtu look_up_mtu(const machine& here, const weft::socket_address& peer) {
     int mtu = 0;
     socklen_t bytes = sizeof mtu;
     const bool six = where.is_six();
-    if (::getsockopt(way.get(), six ? IPPROTO_IPV6 : IPPROTO_IP, six ? IPV6_MTU : IP_MTU, &mtu, &bytes) == 0 &&
+    if (::getsockopt(way.fd(), six ? IPPROTO_IPV6 : IPPROTO_IP, six ? IPV6_MTU : IP_MTU, &mtu, &bytes) == 0 &&
         mtu > 0) {
       found.kernel_mtu = static_cast<std::uint32_t>(mtu);
     }
     endpoint local;
     local.bytes = sizeof local.address;
-    if (::getsockname(way.get(), reinterpret_cast<sockaddr*>(&local.address), &local.bytes) != 0) return found;
+    if (::getsockname(way.fd(), reinterpret_cast<sockaddr*>(&local.address), &local.bytes) != 0) return found;
     found.interface = interface_with(here, local);
     const auto number = here.read_number("/sys/class/net/" + found.interface + "/mtu").value_or(0);
     found.interface_mtu = static_cast<std::uint32_t>(std::clamp<std::int64_t>(number, 0, 1 << 20));
@@ -305,14 +290,14 @@ path_mtu look_up_mtu(const machine& here, const weft::socket_address& peer) {
 
 bool takes_tcp(const weft::socket_address& peer, std::chrono::milliseconds patience) {
   const endpoint where = endpoint_of(peer);
-  const descriptor way(::socket(where.address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (way.get() < 0) return false;
-  if (::connect(way.get(), where.get(), where.bytes) == 0) return true;
+  const descriptor way = owned(::socket(where.address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (way.fd() < 0) return false;
+  if (::connect(way.fd(), where.get(), where.bytes) == 0) return true;
   if (errno != EINPROGRESS) return false;
-  if (!await(way.get(), POLLOUT, clock::now() + patience)) return false;
+  if (!await(way.fd(), POLLOUT, clock::now() + patience)) return false;
   int failure = 0;
   socklen_t bytes = sizeof failure;
-  return ::getsockopt(way.get(), SOL_SOCKET, SO_ERROR, &failure, &bytes) == 0 && failure == 0;
+  return ::getsockopt(way.fd(), SOL_SOCKET, SO_ERROR, &failure, &bytes) == 0 && failure == 0;
 }
 
 void probe_mtu(const weft::socket_address& peer, std::uint64_t token, path_mtu& found) try {
@@ -323,7 +308,7 @@ void probe_mtu(const weft::socket_address& peer, std::uint64_t token, path_mtu& 
   std::vector<std::byte> room(largest_packet + 1);
   write_head(packet, token);
   const auto passes = [&](std::uint32_t size) {
-    return comes_back(way.get(), std::span(packet).first(size - headers), room);
+    return comes_back(way.fd(), std::span(packet).first(size - headers), room);
   };
   found.was_probed = true;
   const std::uint32_t of_interface = found.interface_mtu != 0 ? found.interface_mtu : 9000U;

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <string>
-#include <string_view>
 
 #include "probe.hpp"
 #include "units.hpp"
@@ -18,9 +17,7 @@ std::string host_of(const peer_report& peer) { return peer.address.substr(0, pee
 
 bool is_rdma(const reach& one) { return one.fabric.starts_with("verbs"); }
 
-bool anything_connects(const peer_report& peer) {
-  return std::any_of(peer.fabrics.begin(), peer.fabrics.end(), [](const reach& each) { return each.connected; });
-}
+bool anything_connects(const peer_report& peer) { return std::ranges::any_of(peer.fabrics, &reach::connected); }
 
 std::string advice_for(const peer_report& peer, const reach& one) {
   switch (one.why) {
@@ -150,9 +147,8 @@ void check_transfers(const peer_report& peer, const reach& one, findings& found)
 
 void check_path(const peer_report& peer, findings& found) {
   const path_mtu& mtu = peer.mtu;
-  const bool far_fabric = std::any_of(peer.fabrics.begin(), peer.fabrics.end(),
-                                      [](const reach& each) { return each.speaks && each.fabric != "shm"; });
-  if (!far_fabric) return;
+  const auto is_far = [](const reach& each) { return each.speaks && each.fabric != "shm"; };
+  if (std::ranges::none_of(peer.fabrics, is_far)) return;
   if (!mtu.was_probed || mtu.probed == 0) {
     return found.hint(
         "path MTU",

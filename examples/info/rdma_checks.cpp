@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -29,10 +30,8 @@ const char* driver_advice() {
 }
 
 bool any_active(const inventory& all) {
-  return std::any_of(all.rdma.begin(), all.rdma.end(), [](const rdma_device& device) {
-    return std::any_of(device.ports.begin(), device.ports.end(),
-                       [](const rdma_port& port) { return port.is_active(); });
-  });
+  return std::ranges::any_of(
+      all.rdma, [](const rdma_device& device) { return std::ranges::any_of(device.ports, &rdma_port::is_active); });
 }
 
 void check_presence(const machine& here, const inventory& all, findings& found) {
@@ -162,10 +161,9 @@ void check_state(const inventory& all, const rdma_device& device, const rdma_por
 }
 
 bool has_address(const inventory& all, const rdma_port& port) {
-  return std::any_of(port.interfaces.begin(), port.interfaces.end(), [&](const std::string& name) {
+  return std::ranges::any_of(port.interfaces, [&](const std::string& name) {
     const network_interface* const lower = all.find_interface(name);
-    return lower != nullptr && std::any_of(lower->addresses.begin(), lower->addresses.end(),
-                                           [](const interface_address& each) { return !each.link_local; });
+    return lower != nullptr && std::ranges::any_of(lower->addresses, std::not_fn(&interface_address::link_local));
   });
 }
 
@@ -206,10 +204,9 @@ void check_roce_addresses(const inventory& all, const rdma_device& device, const
             : give);
     return;
   }
-  const bool has_types =
-      std::any_of(port.gids.begin(), port.gids.end(), [](const gid& row) { return !row.type.empty(); });
-  const bool has_v2 = std::any_of(port.gids.begin(), port.gids.end(),
-                                  [](const gid& row) { return row.type == "RoCE v2" && !row.address.empty(); });
+  const bool has_types = std::ranges::any_of(port.gids, [](const gid& row) { return !row.type.empty(); });
+  const bool has_v2 =
+      std::ranges::any_of(port.gids, [](const gid& row) { return row.type == "RoCE v2" && !row.address.empty(); });
   if (has_types && !has_v2) {
     found.warn(area,
                fmt::format("{} is there for RoCE v1 alone, which no router forwards and many switches do not favour",

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <map>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "checks.hpp"
@@ -106,8 +105,7 @@ void check_fabrics(const machine& here, const inventory& all, findings& found) {
 
 void check_huge_pages(const machine& here, const inventory& all, findings& found) {
   constexpr std::uint64_t usual = 2 * mib;
-  const auto two = std::find_if(all.huge_pages.begin(), all.huge_pages.end(),
-                                [&](const huge_page_size& each) { return each.bytes == usual; });
+  const auto two = std::ranges::find(all.huge_pages, usual, &huge_page_size::bytes);
   const std::uint64_t wanted = weft::mr::pool_options().max_bytes / usual;
   const std::string remedy = fmt::format("`sysctl -w vm.nr_hugepages={}`", wanted);
   if (two == all.huge_pages.end()) {
@@ -216,15 +214,15 @@ void check_numa(const machine& here, const inventory& all, findings& found) {
     const std::vector<unsigned> near =
         parse_cpu_list(here.read(fmt::format("{}/node{}/cpulist", folder, device.numa_node)).value_or(""));
     if (near.empty() || allowed.empty()) continue;
-    const auto is_near = [&](unsigned cpu) { return std::find(near.begin(), near.end(), cpu) != near.end(); };
+    const auto is_near = [&](unsigned cpu) { return std::ranges::find(near, cpu) != near.end(); };
     const std::string area = "NUMA " + device.name;
     const std::string pin = fmt::format("`numactl --cpunodebind={0} --membind={0} PROGRAM`", device.numa_node);
-    if (std::none_of(allowed.begin(), allowed.end(), is_near)) {
+    if (std::ranges::none_of(allowed, is_near)) {
       found.warn(area,
                  fmt::format("{} is at NUMA node {}, and this process may run on none of its processors", device.name,
                              device.numa_node),
                  pin);
-    } else if (!std::all_of(allowed.begin(), allowed.end(), is_near)) {
+    } else if (!std::ranges::all_of(allowed, is_near)) {
       found.hint(
           area,
           fmt::format("{} is at NUMA node {}, and this process may also run elsewhere", device.name, device.numa_node),

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <iterator>
 #include <string>
-#include <string_view>
 
 #include "report.hpp"
 #include "units.hpp"
@@ -53,9 +52,7 @@ void add_port(std::string& text, const rdma_port& port) {
                               : "");
   }
   if (port.gids.empty()) line(text, "      no GIDs");
-  const bool names_some =
-      std::any_of(port.gids.begin(), port.gids.end(), [](const gid& row) { return !row.interface.empty(); });
-  if (!names_some) {
+  if (std::ranges::all_of(port.gids, [](const gid& row) { return row.interface.empty(); })) {
     for (const std::string& name : port.interfaces) line(text, "      interface   {}", name);
   }
 }

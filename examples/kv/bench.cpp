@@ -7,10 +7,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <random>
-#include <span>
-#include <string>
 #include <utility>
 #include <vector>
 

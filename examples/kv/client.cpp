@@ -2,14 +2,9 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <chrono>
-#include <cstddef>
-#include <optional>
 #include <span>
-#include <utility>
 
 #include <kv/client.hpp>
-#include <kv/protocol.hpp>
 
 namespace kv {
 

@@ -39,14 +39,14 @@ constexpr std::string_view tcp = "tcp://";
 constexpr std::string_view redis = "redis://";
 constexpr std::string_view valkey = "valkey://";
 
-task<kv::resp_client<net::stream>> connect_redis(net::device& device, std::string_view address) {
+task<kv::resp_client<net::stream>> connect_redis(net::device& device, std::string address) {
   std::string plain(tcp);
   plain += address.substr(redis.size());
   auto server = co_await net::stream::connect(device, plain);
   co_return kv::resp_client<net::stream>(std::move(server));
 }
 
-task<kv::resp_client<kv::valkey_stream>> connect_valkey(net::device& device, std::string_view address) {
+task<kv::resp_client<kv::valkey_stream>> connect_valkey(net::device& device, std::string address) {
   const std::string plain(address.substr(valkey.size()));
   auto server = co_await kv::valkey_stream::connect(device, plain);
   co_return kv::resp_client<kv::valkey_stream>(std::move(server));
@@ -61,10 +61,11 @@ task<std::optional<std::string>> get_from(task<Server> connecting, std::string k
 }
 
 template <class Server>
-task<> set_at(task<Server> connecting, std::string key, std::string bytes) {
+task<bool> set_at(task<Server> connecting, std::string key, std::string bytes) {
   auto server = co_await std::move(connecting);
   co_await server.set(key, bytes);
   co_await server.close();
+  co_return true;
 }
 
 task<std::optional<std::string>> get_over_tcp(net::device& device, std::string address, std::string key) {
@@ -100,22 +101,11 @@ task<bool> get(net::device& device, std::string address, std::string key) {
   co_return found.has_value();
 }
 
-task<bool> set(net::device& device, std::string address, std::string key, std::string bytes) {
-  if (address.starts_with(redis)) {
-    auto setting = set_at(connect_redis(device, address), key, bytes);
-    co_await std::move(setting);
-  } else if (address.starts_with(valkey)) {
-    auto setting = set_at(connect_valkey(device, address), key, bytes);
-    co_await std::move(setting);
-  } else if (address.starts_with(tcp)) {
-    auto server = co_await kv::text_client::connect(device, address);
-    co_await server.set(key, bytes);
-  } else {
-    auto server = co_await kv::client::connect(device, address);
-    co_await server.set(key, bytes);
-    co_await server.close();
-  }
-  co_return true;
+task<bool> set(net::device& device, const std::string& address, const std::string& key, const std::string& bytes) {
+  if (address.starts_with(redis)) return set_at(connect_redis(device, address), key, bytes);
+  if (address.starts_with(valkey)) return set_at(connect_valkey(device, address), key, bytes);
+  if (address.starts_with(tcp)) return set_at(kv::text_client::connect(device, address), key, bytes);
+  return set_at(kv::client::connect(device, address), key, bytes);
 }
 
 task<bool> bench(net::device& device, kv::bench_options options) {
@@ -167,10 +157,8 @@ int main(int argc, char** argv) {
       ->type_name("PORT");
   serve.add_option("--valkey", serving.valkey_address, "for clients of Valkey over RDMA (default: none)")
       ->type_name("HOST:PORT");
-  serve.add_option("--max-connections", serving.max_connections, "of each kind of clients at a time")
-      ->check(CLI::Range(1, 1'000'000))
-      ->type_name("COUNT")
-      ->capture_default_str();
+  common::add_value(serve, "--max-connections", serving.max_connections, "of each kind of clients at a time", "COUNT")
+      .check(CLI::Range(1, 1'000'000));
   serve
       .add_option("--keys", serving.keys,
                   "how many keys to have room for (default: 1000000, or what the locked-memory limit allows)")

@@ -315,12 +315,12 @@ std::span<const resp_session::command> resp_session::commands() noexcept {
       {"decr", 2, &self::decr, true, 1, 1, 1, "string", "Takes one from the integer of a key."},
       {"decrby", 3, &self::decrby, true, 1, 1, 1, "string", "Takes a number from the integer of a key."},
       {"setnx", 3, &self::setnx, true, 1, 1, 1, "string", "Gives a key a value if it has none."},
-      {"setex", 4, &self::setex, true, 1, 1, 1, "string", "Gives a key a value for so many seconds."},
-      {"psetex", 4, &self::psetex, true, 1, 1, 1, "string", "Gives a key a value for so many milliseconds."},
-      {"expire", -3, &self::expire, true, 1, 1, 1, "generic", "Lets a key go in so many seconds."},
-      {"pexpire", -3, &self::pexpire, true, 1, 1, 1, "generic", "Lets a key go in so many milliseconds."},
-      {"ttl", 2, &self::ttl, false, 1, 1, 1, "generic", "Tells the seconds that a key has left."},
-      {"pttl", 2, &self::pttl, false, 1, 1, 1, "generic", "Tells the milliseconds that a key has left."},
+      {"setex", 4, &self::setex<true>, true, 1, 1, 1, "string", "Gives a key a value for so many seconds."},
+      {"psetex", 4, &self::setex<false>, true, 1, 1, 1, "string", "Gives a key a value for so many milliseconds."},
+      {"expire", -3, &self::expire<true>, true, 1, 1, 1, "generic", "Lets a key go in so many seconds."},
+      {"pexpire", -3, &self::expire<false>, true, 1, 1, 1, "generic", "Lets a key go in so many milliseconds."},
+      {"ttl", 2, &self::ttl<true>, false, 1, 1, 1, "generic", "Tells the seconds that a key has left."},
+      {"pttl", 2, &self::ttl<false>, false, 1, 1, 1, "generic", "Tells the milliseconds that a key has left."},
       {"persist", 2, &self::persist, true, 1, 1, 1, "generic", "Keeps a key that would expire."},
       {"unlink", -2, &self::del, true, 1, -1, 1, "generic", "Removes keys."},
       {"echo", 2, &self::echo, false, 0, 0, 0, "connection", "Says what it was told."},
@@ -466,16 +466,14 @@ void resp_session::setnx(words said, resp_writer& out) {
   out.integer(1);
 }
 
-void resp_session::set_with_expiry(words said, bool seconds, resp_writer& out) {
+template <bool InSeconds>
+void resp_session::setex(words said, resp_writer& out) {
   moment expires = 0;
-  if (!parse_expiry(said[2], seconds, now_, seconds ? "setex" : "psetex", expires, out)) return;
+  if (!parse_expiry(said[2], InSeconds, now_, InSeconds ? "setex" : "psetex", expires, out)) return;
   if (!fits(said[1], said[3], out)) return;
   service_.data_.set(in(said[1]), said[3], {.expires = expires}, now_);
   out.simple("OK");
 }
-
-void resp_session::setex(words said, resp_writer& out) { set_with_expiry(said, true, out); }
-void resp_session::psetex(words said, resp_writer& out) { set_with_expiry(said, false, out); }
 
 void resp_session::del(words said, resp_writer& out) {
   std::int64_t removed = 0;
@@ -593,14 +591,15 @@ bool resp_session::parse_expire_flags(words said, expire_flags& into, resp_write
 }
 
 // Where there is no expiry, it is never.
-void resp_session::expire_by(words said, bool seconds, resp_writer& out) {
+template <bool InSeconds>
+void resp_session::expire(words said, resp_writer& out) {
   expire_flags only;
   if (!parse_expire_flags(said, only, out)) return;
   const auto number = integer_of(said[2]);
   if (!number) return out.error(not_an_integer);
   constexpr std::int64_t least = std::numeric_limits<std::int64_t>::min() / 1000;
-  const auto when = *number > 0 ? moment_after(now_, *number, seconds) : now_;
-  if (!when || (seconds && *number < least)) return out.error(invalid_expiry(seconds ? "expire" : "pexpire"));
+  const auto when = *number > 0 ? moment_after(now_, *number, InSeconds) : now_;
+  if (!when || (InSeconds && *number < least)) return out.error(invalid_expiry(InSeconds ? "expire" : "pexpire"));
   if (!fits_key(said[1])) return out.integer(0);
   table::entry place(service_.data_, in(said[1]), now_);
   if (!place.there()) return out.integer(0);
@@ -618,10 +617,8 @@ void resp_session::expire_by(words said, bool seconds, resp_writer& out) {
   out.integer(1);
 }
 
-void resp_session::expire(words said, resp_writer& out) { expire_by(said, true, out); }
-void resp_session::pexpire(words said, resp_writer& out) { expire_by(said, false, out); }
-
-void resp_session::left(words said, bool seconds, resp_writer& out) {
+template <bool InSeconds>
+void resp_session::ttl(words said, resp_writer& out) {
   constexpr std::int64_t no_key = -2;
   constexpr std::int64_t no_expiry = -1;
   if (!fits_key(said[1])) return out.integer(no_key);
@@ -630,11 +627,8 @@ void resp_session::left(words said, bool seconds, resp_writer& out) {
   const moment expires = place.beside().expires;
   if (expires == 0) return out.integer(no_expiry);
   const moment rest = expires - now_;
-  out.integer(static_cast<std::int64_t>(seconds ? (rest + 500) / 1000 : rest));
+  out.integer(static_cast<std::int64_t>(InSeconds ? (rest + 500) / 1000 : rest));
 }
-
-void resp_session::ttl(words said, resp_writer& out) { left(said, true, out); }
-void resp_session::pttl(words said, resp_writer& out) { left(said, false, out); }
 
 void resp_session::persist(words said, resp_writer& out) {
   if (!fits_key(said[1])) return out.integer(0);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <list>
@@ -137,8 +136,6 @@ class resp_session {
   void get(words said, resp_writer& out);
   void set(words said, resp_writer& out);
   void setnx(words said, resp_writer& out);
-  void setex(words said, resp_writer& out);
-  void psetex(words said, resp_writer& out);
   void del(words said, resp_writer& out);
   void exists(words said, resp_writer& out);
   void incr(words said, resp_writer& out);
@@ -147,10 +144,13 @@ class resp_session {
   void decrby(words said, resp_writer& out);
   void mget(words said, resp_writer& out);
   void mset(words said, resp_writer& out);
+  // Times are in seconds if `InSeconds`, else in milliseconds.
+  template <bool InSeconds>
+  void setex(words said, resp_writer& out);
+  template <bool InSeconds>
   void expire(words said, resp_writer& out);
-  void pexpire(words said, resp_writer& out);
+  template <bool InSeconds>
   void ttl(words said, resp_writer& out);
-  void pttl(words said, resp_writer& out);
   void persist(words said, resp_writer& out);
   void ping(words said, resp_writer& out);
   void echo(words said, resp_writer& out);
@@ -167,9 +167,6 @@ class resp_session {
   bool parse_set(words said, set_choice& into, resp_writer& out);
   bool parse_expiry(std::string_view word, bool seconds, moment from, std::string_view who, moment& into,
                     resp_writer& out);
-  void set_with_expiry(words said, bool seconds, resp_writer& out);
-  void expire_by(words said, bool seconds, resp_writer& out);
-  void left(words said, bool seconds, resp_writer& out);
   void add(std::string_view key, std::int64_t what, resp_writer& out);
   bool rename(std::string_view name, resp_writer& out);
   bool fits_name(std::string_view name, resp_writer& out);

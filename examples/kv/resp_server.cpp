@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/stream_listener.hpp>
-#include <weft/weft.hpp>
 
 #include <fmt/core.h>
 
 #include <chrono>
 #include <cstdio>
 #include <span>
-#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>

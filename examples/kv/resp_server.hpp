@@ -7,7 +7,6 @@
 #include <optional>
 #include <string>
 
-#include <kv/resp.hpp>
 #include <kv/table.hpp>
 
 namespace kv {

@@ -9,17 +9,13 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <deque>
 #include <exception>
-#include <memory>
-#include <optional>
 #include <random>
 #include <span>
 #include <stdexcept>
-#include <string>
 #include <string_view>
 #include <utility>
 #include <variant>

@@ -3,13 +3,10 @@
 
 #include <isa-l/crc64.h>
 
-#include <algorithm>
 #include <bit>
 #include <cassert>
-#include <cstddef>
 #include <cstring>
 #include <functional>
-#include <memory>
 
 #include <kv/table.hpp>
 

@@ -29,6 +29,7 @@ class text_client {
     }
   }
   [[nodiscard]] weft::task<> set(std::string_view key, std::string_view bytes);
+  [[nodiscard]] weft::task<> close() { co_await server_.close(); }
 
  private:
   explicit text_client(weft::net::stream server) noexcept : server_(std::move(server)) {}

@@ -30,7 +30,7 @@ struct bench_options {
 
 /// Moves that many blocks to random places, in one round after the other, and yields the seconds of each. Round 0 is
 /// not counted: memory is touched for the first time there, and its contents are checked. The other process is a fork
-/// of this one, so that this one has no threads yet. Throws kvcache::failure, and the errors of system and network.
+/// of this one, so that this one has no threads yet. Throws common::failure, and the errors of system and network.
 [[nodiscard]] std::vector<double> run_bench(const bench_options& options);
 
 /// Has the GPU alone copy the same blocks to the same places, from pinned host memory, all copies of a round in one

@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/device_memory.hpp>
 
-#include <memory>
-
 #include "bench_plan.hpp"
 #include "cache_memory.hpp"
-#include "failure.hpp"
 
 namespace kvcache {
 namespace {

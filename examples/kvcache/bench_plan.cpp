@@ -57,6 +57,8 @@ failure wrong_block(const weft::net::block_pair& pair, std::size_t byte) {
       fmt::format("block {}, which has gone to place {}, is wrong at byte {}", pair.local, pair.remote, byte));
 }
 
+namespace {
+
 std::vector<double> run_memcpy(const bench_options& options) {
   const auto source = make_source(options);
   const auto target = make_target(options);
@@ -76,6 +78,20 @@ std::vector<double> run_memcpy(const bench_options& options) {
     }
   }
   return seconds;
+}
+
+}  // namespace
+
+std::vector<double> run_bench(const bench_options& options) {
+  switch (options.way) {
+    case bench_way::weft:
+      return run_weft(options);
+    case bench_way::tcp:
+      return run_tcp(options);
+    case bench_way::memcpy:
+      break;
+  }
+  return run_memcpy(options);
 }
 
 }  // namespace kvcache

@@ -12,10 +12,11 @@
 
 #include "bench.hpp"
 #include "contents.hpp"
-#include "failure.hpp"
+#include <common/failure.hpp>
 
 namespace kvcache {
 
+using common::failure;
 using bench_clock = std::chrono::steady_clock;
 
 /// All blocks of one end of a measurement.
@@ -32,7 +33,7 @@ using bench_clock = std::chrono::steady_clock;
 /// The receiver's memory: a file in memory if the sender is to map it.
 [[nodiscard]] weft::mr::mapping make_target(const bench_options& options);
 
-/// Throws kvcache::failure if a block of a round is not where it belongs.
+/// Throws common::failure if a block of a round is not where it belongs.
 void check_target(const bench_options& options, std::uint32_t round, std::span<const std::byte> target);
 /// For a block that is wrong from that byte on.
 [[nodiscard]] failure wrong_block(const weft::net::block_pair& pair, std::size_t byte);
@@ -40,6 +41,5 @@ void check_target(const bench_options& options, std::uint32_t round, std::span<c
 // run_bench() by one way each.
 [[nodiscard]] std::vector<double> run_weft(const bench_options& options);
 [[nodiscard]] std::vector<double> run_tcp(const bench_options& options);
-[[nodiscard]] std::vector<double> run_memcpy(const bench_options& options);
 
 }  // namespace kvcache

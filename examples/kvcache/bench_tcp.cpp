@@ -15,7 +15,6 @@
 #include <system_error>
 
 #include "bench_plan.hpp"
-#include "failure.hpp"
 #include "two_processes.hpp"
 
 namespace kvcache {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/weft.hpp>
 
-#include <fmt/core.h>
-
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -14,7 +12,6 @@
 
 #include "bench_plan.hpp"
 #include "cache_memory.hpp"
-#include "failure.hpp"
 #include "session.hpp"
 #include "two_processes.hpp"
 
@@ -44,7 +41,7 @@ class text_pipe {
       throw std::system_error(errno, std::system_category(), "write to a pipe");
     close_writing();
   }
-  /// Throws kvcache::failure if the other process has ended before it told anything.
+  /// Throws common::failure if the other process has ended before it told anything.
   [[nodiscard]] std::string hear() {
     close_writing();
     std::array<char, 256> text{};

@@ -3,8 +3,6 @@
 
 #include <weft/weft.hpp>
 
-#include <fmt/core.h>
-
 #include <utility>
 
 namespace kvcache {

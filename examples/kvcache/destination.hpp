@@ -2,14 +2,11 @@
 #pragma once
 
 #include <weft/net/device.hpp>
-#include <weft/runtime/error.hpp>
-#include <weft/runtime/result.hpp>
 #include <weft/runtime/task.hpp>
 
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "prefill.hpp"
 #include "protocol.hpp"

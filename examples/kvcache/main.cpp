@@ -28,6 +28,8 @@
 
 namespace {
 
+using common::add_value;
+
 /// What the command line asks for.
 struct command {
   enum class verb { serve, push, bench } what = verb::serve;
@@ -72,13 +74,9 @@ const CLI::Validator memory_name(
     "");
 
 CLI::Option* command::add_memory(CLI::App& verb_app, const char* meaning) {
-  auto* const name = verb_app.add_option("--memory", memory.name, meaning)
-                         ->check(memory_name)
-                         ->type_name("host|cuda[:NUMBER]")
-                         ->capture_default_str();
-  verb_app.add_option("--cuda-library", memory.library, "the CUDA driver, where the system finds it by another name")
-      ->type_name("NAME")
-      ->capture_default_str();
+  auto* const name = add_value(verb_app, "--memory", memory.name, meaning, "host|cuda[:NUMBER]").check(memory_name);
+  add_value(verb_app, "--cuda-library", memory.library, "the CUDA driver, where the system finds it by another name",
+            "NAME");
   return name;
 }
 
@@ -88,14 +86,9 @@ void command::add_common(CLI::App& verb_app) {
 }
 
 void command::add_shape(CLI::App& verb_app, std::uint32_t& layers, std::uint64_t& block_bytes) {
-  verb_app.add_option("--layers", layers, "of each page, which has a block for each")
-      ->check(CLI::Range(1u, kvcache::most_layers))
-      ->type_name("COUNT")
-      ->capture_default_str();
-  verb_app.add_option("--block-bytes", block_bytes, "of each block")
-      ->check(whole_words)
-      ->type_name("BYTES")
-      ->capture_default_str();
+  add_value(verb_app, "--layers", layers, "of each page, which has a block for each", "COUNT")
+      .check(CLI::Range(1u, kvcache::most_layers));
+  add_value(verb_app, "--block-bytes", block_bytes, "of each block", "BYTES").check(whole_words);
 }
 
 void command::add_serve(CLI::App& app) {
@@ -103,15 +96,12 @@ void command::add_serve(CLI::App& app) {
   serving.add_option("ADDRESS", address, "where to listen; port 0 lets the system choose")
       ->type_name("HOST:PORT")
       ->required();
-  serving.add_option("--blocks,--pages", serve.pages, "of the cache")
-      ->check(CLI::Range(1u, kvcache::most_pages))
-      ->type_name("COUNT")
-      ->capture_default_str();
+  add_value(serving, "--blocks,--pages", serve.pages, "of the cache", "COUNT")
+      .check(CLI::Range(1u, kvcache::most_pages));
   add_shape(serving, serve.layers, serve.block_bytes);
-  serving.add_option("--lend-for", lend_seconds, "how long a sequence may take; then its pages are taken back")
-      ->check(CLI::Range(0.001, 86400.0))
-      ->type_name("SECONDS")
-      ->capture_default_str();
+  add_value(serving, "--lend-for", lend_seconds, "how long a sequence may take; then its pages are taken back",
+            "SECONDS")
+      .check(CLI::Range(0.001, 86400.0));
   serving.add_option("--evict-every", serve.evict_every, "of so many sequences, take one's pages back in the middle")
       ->check(CLI::Range(1u, 1'000'000'000u))
       ->type_name("COUNT");
@@ -126,14 +116,9 @@ void command::add_push(CLI::App& app) {
       ->type_name("HOST:PORT")
       ->required()
       ->expected(1, INT_MAX);
-  pushing.add_option("--sequences", push.sequences, "how many")
-      ->check(CLI::Range(1ull, 1'000'000'000'000ull))
-      ->type_name("COUNT")
-      ->capture_default_str();
-  pushing.add_option("--blocks,--pages", push.of.pages, "of each sequence")
-      ->check(CLI::Range(1u, kvcache::most_pages))
-      ->type_name("COUNT")
-      ->capture_default_str();
+  add_value(pushing, "--sequences", push.sequences, "how many", "COUNT").check(CLI::Range(1ull, 1'000'000'000'000ull));
+  add_value(pushing, "--blocks,--pages", push.of.pages, "of each sequence", "COUNT")
+      .check(CLI::Range(1u, kvcache::most_pages));
   add_shape(pushing, push.of.layers, push.of.block_bytes);
   add_memory(pushing, "of the cache that sequences are computed in: the host's, or a GPU's");
   add_common(pushing);
@@ -142,18 +127,10 @@ void command::add_push(CLI::App& app) {
 
 void command::add_bench(CLI::App& app) {
   CLI::App& measuring = *app.add_subcommand("bench", "measure how fast blocks get from one process to another");
-  measuring.add_option("--blocks", bench.blocks, "of each round, to random places")
-      ->check(CLI::Range(1u, kvcache::most_pages))
-      ->type_name("COUNT")
-      ->capture_default_str();
-  measuring.add_option("--block-bytes", bench.block_bytes, "of each block")
-      ->check(whole_words)
-      ->type_name("BYTES")
-      ->capture_default_str();
-  measuring.add_option("--rounds", bench.rounds, "how many")
-      ->check(CLI::Range(1u, 1'000'000u))
-      ->type_name("COUNT")
-      ->capture_default_str();
+  add_value(measuring, "--blocks", bench.blocks, "of each round, to random places", "COUNT")
+      .check(CLI::Range(1u, kvcache::most_pages));
+  add_value(measuring, "--block-bytes", bench.block_bytes, "of each block", "BYTES").check(whole_words);
+  add_value(measuring, "--rounds", bench.rounds, "how many", "COUNT").check(CLI::Range(1u, 1'000'000u));
   auto* const direct =
       measuring.add_flag("--direct", bench.direct, "over shm: let the sender map the receiver's memory (docs/shm.md)");
   auto* const with_tcp = measuring.add_flag("--tcp", tcp, "plain TCP instead: writev and readv")->excludes(direct);
@@ -165,11 +142,10 @@ void command::add_bench(CLI::App& app) {
       ->excludes(with_tcp)
       ->excludes(with_memcpy);
   measuring.add_flag("--json", json, "print figures for programs");
-  measuring.add_option("--address", bench.address, "where the receiving process listens: an RDMA device has its own")
-      ->excludes(with_tcp)
-      ->excludes(with_memcpy)
-      ->type_name("HOST:PORT")
-      ->capture_default_str();
+  add_value(measuring, "--address", bench.address, "where the receiving process listens: an RDMA device has its own",
+            "HOST:PORT")
+      .excludes(with_tcp)
+      ->excludes(with_memcpy);
   common::add_device(measuring, device);
   measuring.callback([this] {
     what = verb::bench;

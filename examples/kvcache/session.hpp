@@ -2,7 +2,6 @@
 #pragma once
 
 #include <weft/net/connection.hpp>
-#include <weft/net/device.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/task.hpp>
 

@@ -16,7 +16,7 @@
 #include <system_error>
 #include <vector>
 
-#include "failure.hpp"
+#include <common/failure.hpp>
 
 namespace kvcache {
 namespace {
@@ -69,7 +69,7 @@ void other_process::join() {
   while (::waitpid(id_, &status, 0) < 0 && errno == EINTR) {
   }
   id_ = 0;
-  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) throw failure("the receiving process has failed");
+  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) throw common::failure("the receiving process has failed");
 }
 
 }  // namespace kvcache

@@ -18,7 +18,7 @@ class other_process {
   /// Kills it if join() was not called.
   ~other_process();
 
-  /// Waits for its end. Throws kvcache::failure if it has failed.
+  /// Waits for its end. Throws common::failure if it has failed.
   void join();
 
  private:

@@ -10,7 +10,6 @@
 #include <bit>
 #include <concepts>
 #include <cstddef>
-#include <cstdint>
 #include <cstring>
 #include <limits>
 #include <optional>

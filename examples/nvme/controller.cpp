@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <utility>
 
 #include <nvme/controller.hpp>
 #include <nvme/queue.hpp>

@@ -4,7 +4,6 @@
 #include <weft/weft.hpp>
 
 #include <chrono>
-#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <exception>
 #include <limits>
 
 #include <nvme/host_queue.hpp>

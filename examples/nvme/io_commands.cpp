@@ -4,13 +4,10 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
-#include <exception>
-#include <optional>
 #include <system_error>
 #include <vector>
 
 #include <nvme/io_commands.hpp>
-#include <nvme/sizes.hpp>
 
 namespace nvme {
 

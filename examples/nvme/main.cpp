@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdint>
 #include <cstdio>
 #include <functional>
 #include <optional>
@@ -27,16 +26,12 @@
 
 namespace {
 
+using common::add_value;
+
 const auto is_size = common::check_by(nvme::parse_size);
 
-CLI::Option& add_size(CLI::App& to, const std::string& name, std::string& into, const std::string& words) {
-  return *to.add_option(name, into, words)->check(is_size)->type_name("SIZE")->capture_default_str();
-}
-
-template <class Value>
-CLI::Option& add_value(CLI::App& to, const std::string& name, Value& into, const std::string& words,
-                       const std::string& type) {
-  return *to.add_option(name, into, words)->type_name(type)->capture_default_str();
+void add_size(CLI::App& to, const std::string& name, std::string& into, const std::string& words) {
+  add_value(to, name, into, words, "SIZE").check(is_size);
 }
 
 // ---- the host ----

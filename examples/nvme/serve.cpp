@@ -10,7 +10,6 @@
 
 #include <nvme/disks.hpp>
 #include <nvme/serve.hpp>
-#include <nvme/sizes.hpp>
 #include <nvme/subsystem.hpp>
 #include <nvme/target.hpp>
 

@@ -3,7 +3,6 @@
 
 #include <weft/weft.hpp>
 
-#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>

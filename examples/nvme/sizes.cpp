@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/core.h>
 
-#include <array>
 #include <charconv>
 #include <limits>
-#include <stdexcept>
 
 #include <nvme/sizes.hpp>
 

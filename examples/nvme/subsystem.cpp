@@ -8,7 +8,6 @@
 
 #include <common/printable.hpp>
 #include <nvme/bytes.hpp>
-#include <nvme/sizes.hpp>
 #include <nvme/subsystem.hpp>
 
 namespace nvme {

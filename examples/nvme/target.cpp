@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <stdexcept>
 #include <utility>
 
 #include <common/printable.hpp>

@@ -9,8 +9,6 @@
 #include <fstream>
 #include <optional>
 
-#include "json.hpp"
-#include "plot.hpp"
 #include "progress.hpp"
 #include "report.hpp"
 #include "units.hpp"

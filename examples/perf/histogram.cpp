@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cmath>
 #include <tuple>
-#include <vector>
 
 #include <boost/histogram/axis/regular.hpp>
 #include <boost/histogram/histogram.hpp>

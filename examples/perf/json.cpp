@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "json.hpp"
-
+#include "report.hpp"
 #include <nlohmann/json.hpp>
 
 namespace perf {

@@ -88,10 +88,9 @@ void command::add_common(CLI::App& verb_app) {
       ->type_name("HOW");
   common::add_device(verb_app, device);
   common::add_resume_within(verb_app, resume_within_seconds, "S");
-  verb_app.add_option("--memory", memory_mib, "limit of registered memory, in MiB; half of it is for receiving")
-      ->check(CLI::Range(16, 1 << 20))
-      ->type_name("MIB")
-      ->capture_default_str();
+  common::add_value(verb_app, "--memory", memory_mib, "limit of registered memory, in MiB; half of it is for receiving",
+                    "MIB")
+      .check(CLI::Range(16, 1 << 20));
 }
 
 void command::add_checksum(CLI::App& verb_app, const std::string& words) {
@@ -106,13 +105,10 @@ void command::add_checksum(CLI::App& verb_app, const std::string& words) {
 
 void command::add_serve(CLI::App& app) {
   CLI::App& serving = *app.add_subcommand("serve", "be the other end of measurements, for any number of clients");
-  serving
-      .add_option(
-          "ADDRESS", address,
-          "where to listen, or with rails at each: HOST:PORT+HOST:PORT; 0.0.0.0 lets everybody in, and there are "
-          "no passwords")
-      ->type_name("HOST:PORT")
-      ->capture_default_str();
+  common::add_value(serving, "ADDRESS", address,
+                    "where to listen, or with rails at each: HOST:PORT+HOST:PORT; 0.0.0.0 lets everybody in, and there "
+                    "are no passwords",
+                    "HOST:PORT");
   serving.add_flag("--direct", direct, "clients of this machine map their memory, and use it without this process");
   serving.add_flag("--quiet", quiet, "no line for each test");
   add_checksum(serving,
@@ -130,11 +126,9 @@ void command::add_run(CLI::App& app) {
   running.add_option("ADDRESS", address, "the server, or with rails its addresses: HOST:PORT+HOST:PORT")
       ->type_name("HOST:PORT")
       ->required();
-  running.add_option("--operations", operations, "which: any of " + operation_names())
-      ->delimiter(',')
-      ->check(CLI::Validator(check_operation, "", ""))
-      ->type_name("NAMES")
-      ->capture_default_str();
+  common::add_value(running, "--operations", operations, "which: any of " + operation_names(), "NAMES")
+      .delimiter(',')
+      ->check(CLI::Validator(check_operation, "", ""));
   const std::map<std::string, std::vector<perf::quantity>> choices = {
       {"latency", {perf::quantity::latency}},
       {"bandwidth", {perf::quantity::bandwidth}},
@@ -146,16 +140,12 @@ void command::add_run(CLI::App& app) {
       ->check(CLI::IsMember({"latency", "bandwidth", "both"}))
       ->type_name("WHAT");
   auto* const which_sizes =
-      running.add_option("--sizes", sizes, "bytes of an operation: 64,4K,1M, or powers of two: 64-1M, all (1-4M)");
-  which_sizes->check(CLI::Validator(check_sizes, "", ""))->type_name("LIST")->capture_default_str();
-  running.add_option("--depth", depth, "operations in flight on each connection, for bandwidth")
-      ->check(CLI::Range(1, int{perf::most_depth}))
-      ->type_name("N")
-      ->capture_default_str();
-  running.add_option("--connections", connections, "used at the same time")
-      ->check(CLI::Range(1, 10000))
-      ->type_name("N")
-      ->capture_default_str();
+      common::add_value(running, "--sizes", sizes,
+                        "bytes of an operation: 64,4K,1M, or powers of two: 64-1M, all (1-4M)", "LIST")
+          .check(CLI::Validator(check_sizes, "", ""));
+  common::add_value(running, "--depth", depth, "operations in flight on each connection, for bandwidth", "N")
+      .check(CLI::Range(1, int{perf::most_depth}));
+  common::add_value(running, "--connections", connections, "used at the same time", "N").check(CLI::Range(1, 10000));
   auto* const time = running.add_option("--seconds", seconds, "how long each test takes (default: 1)")
                          ->check(CLI::Range(0.001, 86400.0))
                          ->type_name("S");
@@ -163,10 +153,8 @@ void command::add_run(CLI::App& app) {
       ->check(CLI::Range(std::uint64_t{1}, UINT64_MAX))
       ->type_name("N")
       ->excludes(time);
-  running
-      .add_option("--warm-up", warm_up, "operations before each test that do not count; at most half a second of them")
-      ->type_name("N")
-      ->capture_default_str();
+  common::add_value(running, "--warm-up", warm_up,
+                    "operations before each test that do not count; at most half a second of them", "N");
   add_checksum(
       running,
       "CRC on the wire: on, off, or late: on, but large payloads are placed before they are checked, for which "

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "plot.hpp"
-
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -9,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "report.hpp"
 #include "units.hpp"
 
 namespace perf {

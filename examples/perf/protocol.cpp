@@ -4,7 +4,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <string_view>
+#include <array>
 
 #include <common/wire.hpp>
 
@@ -29,17 +29,9 @@ bool all_zero(std::span<const std::byte> bytes) noexcept {
 }  // namespace
 
 std::string_view name_of(checking how) noexcept {
-  switch (how) {
-    case checking::usual:
-      break;
-    case checking::off:
-      return "off";
-    case checking::on:
-      return "on";
-    case checking::late:
-      return "late";
-  }
-  return "usual";
+  constexpr std::array<std::string_view, 4> names = {"usual", "off", "on", "late"};
+  static_assert(names.size() == static_cast<std::size_t>(checking::late) + 1);
+  return names[static_cast<std::size_t>(how)];
 }
 
 weft::net::iwarp_options options_of(checking how) noexcept {

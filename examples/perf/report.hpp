@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "test.hpp"
@@ -34,5 +33,11 @@ class table {
   const operation* section_ = nullptr;
   quantity section_measures_ = quantity::latency;
 };
+
+/// The report for programs, indented: circumstances, then one object for each outcome. Times are in nanoseconds.
+[[nodiscard]] std::string to_json(const report& all);
+
+/// The report as a picture in SVG 1.1: latency and bandwidth over size, each where there is any, on logarithmic axes.
+[[nodiscard]] std::string to_svg(const report& all);
 
 }  // namespace perf

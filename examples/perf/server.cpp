@@ -12,10 +12,8 @@
 #include <optional>
 #include <string>
 
-#include "protocol.hpp"
 #include "receives.hpp"
 #include "test.hpp"
-#include "units.hpp"
 #include <common/network.hpp>
 
 namespace perf {

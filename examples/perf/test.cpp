@@ -6,10 +6,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <chrono>
 #include <vector>
 
-#include "protocol.hpp"
 #include "receives.hpp"
 
 namespace perf {

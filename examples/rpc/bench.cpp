@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/core.h>
 
 #include <utility>
 #include <vector>
 
 #include <rpc/bench.hpp>
 #include <rpc/client.hpp>
-#include <rpc/methods.hpp>
 
 namespace rpc {
 namespace {

@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <list>
-#include <optional>
 #include <string>
 #include <type_traits>
 

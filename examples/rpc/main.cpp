@@ -117,15 +117,11 @@ int main(int argc, char** argv) {
 
   std::string listen_address = "127.0.0.1:7477";
   CLI::App& serving = *app.add_subcommand("serve", "answer calls: echo, sum, sleep, fetch, fail");
-  serving.add_option("--listen", listen_address, "where; 0.0.0.0 lets everybody in")
-      ->type_name("HOST:PORT")
-      ->capture_default_str();
+  common::add_value(serving, "--listen", listen_address, "where; 0.0.0.0 lets everybody in", "HOST:PORT");
   net::listener_options how;
   how.max_connections = 256;
-  serving.add_option("--max-connections", how.max_connections, "at a time; clients beyond are told so")
-      ->check(CLI::Range(1, 1'000'000))
-      ->type_name("COUNT")
-      ->capture_default_str();
+  common::add_value(serving, "--max-connections", how.max_connections, "at a time; clients beyond are told so", "COUNT")
+      .check(CLI::Range(1, 1'000'000));
   serving.callback([&] {
     signals.emplace({SIGINT, SIGTERM});  // before any thread starts, so that none takes these
     run = [&](executor& ex, net::device& device) { return serve(ex, device, listen_address, how, *signals); };
@@ -139,10 +135,8 @@ int main(int argc, char** argv) {
       ->type_name("")
       ->required();
   one.add_option("ARGUMENT...", calling.words)->type_name("")->expected(0, -1);
-  one.add_option("--timeout", calling.timeout_seconds, "how long to wait for the answer")
-      ->check(CLI::Range(0.001, 1e6))
-      ->type_name("SECONDS")
-      ->capture_default_str();
+  common::add_value(one, "--timeout", calling.timeout_seconds, "how long to wait for the answer", "SECONDS")
+      .check(CLI::Range(0.001, 1e6));
   one.callback([&] { run = [&](executor& ex, net::device& device) { return ex.run(call(device, calling)); }; });
 
   rpc::bench_options measuring;
@@ -155,10 +149,8 @@ int main(int argc, char** argv) {
   measure.add_option("--concurrency", measuring.concurrency, "calls at a time")
       ->check(CLI::Range(1, 100'000))
       ->capture_default_str();
-  measure.add_option("--size", size, "of what each call echoes or fetches: 64, 4K, 16M")
-      ->type_name("BYTES")
-      ->check(is_size)
-      ->capture_default_str();
+  common::add_value(measure, "--size", size, "of what each call echoes or fetches: 64, 4K, 16M", "BYTES")
+      .check(is_size);
   measure.add_flag("--fetch", measuring.fetch, "answers by one-sided writes, instead of echoes");
   measure.add_option("--milliseconds", milliseconds, "how long")
       ->check(CLI::Range(1, 3'600'000))

@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <cassert>
-#include <functional>
 #include <utility>
 
 namespace weft::mr::detail {

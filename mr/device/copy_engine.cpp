@@ -17,7 +17,7 @@ namespace {
 descriptor make_event() {
   system_calls& calls = system_calls::kernel();
   const int fd = calls.eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (fd < 0) throw error(std::error_code(-fd, std::system_category()), "create an eventfd");
+  if (fd < 0) throw system_error(-fd, "create an eventfd");
   return descriptor(fd, calls);
 }
 

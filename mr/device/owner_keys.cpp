@@ -16,8 +16,7 @@ std::uint64_t draw_key() {
   std::uint64_t drawn = 0;
   while (drawn == 0) {
     const ssize_t got = system_calls::kernel().getrandom(&drawn, sizeof drawn, 0);
-    if (got < 0 && got != -EINTR)
-      throw error(std::error_code(static_cast<int>(-got), std::system_category()), "getrandom");
+    if (got < 0 && got != -EINTR) throw system_error(static_cast<int>(-got), "getrandom");
   }
   return drawn;
 }

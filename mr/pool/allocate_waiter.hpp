@@ -23,6 +23,8 @@ class allocate_waiter final : public allocate_request {
 
   /// Returns the first of the blocks that it was served with, each linked to the next. Throws if there are none.
   [[nodiscard]] block& take();
+  /// Yields the first of the blocks to a task that awaits the waiter itself.
+  [[nodiscard]] block* await_resume() { return &take(); }
   [[nodiscard]] std::string describe() const override { return "memory of a pool"; }
 
  private:

@@ -5,7 +5,6 @@
 #include <weft/mr/system/mapping.hpp>
 
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 
 namespace weft::mr {

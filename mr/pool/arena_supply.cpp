@@ -3,8 +3,6 @@
 #include <weft/mr/system/page.hpp>
 
 #include <algorithm>
-#include <memory>
-#include <utility>
 
 namespace weft::mr::detail {
 

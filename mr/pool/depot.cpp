@@ -4,7 +4,6 @@
 #include <weft/mr/system/page.hpp>
 
 #include <algorithm>
-#include <atomic>
 #include <cassert>
 #include <new>
 #include <string_view>

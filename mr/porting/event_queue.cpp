@@ -3,7 +3,6 @@
 #include <weft/mr/porting/submission.hpp>
 #include <weft/runtime/error.hpp>
 
-#include <memory>
 #include <utility>
 
 namespace weft::mr::porting {

@@ -2,9 +2,6 @@
 #include <weft/mr/porting/pending_region.hpp>
 #include <weft/mr/porting/submission.hpp>
 
-#include <memory>
-#include <utility>
-
 namespace weft::mr::porting {
 
 pending_region::~pending_region() {

@@ -6,8 +6,6 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
-#include <functional>
 #include <optional>
 
 namespace weft::mr::porting {
@@ -16,17 +14,6 @@ namespace {
 
 void check_not_empty(const region& target) {
   if (!target) throw error(errc::invalid_argument, "refresh an empty region");
-}
-
-bool contains(std::span<const std::byte> whole, std::span<const std::byte> part) noexcept {
-  const std::less_equal<> precedes;
-  return precedes(whole.data(), part.data()) && precedes(part.data() + part.size(), whole.data() + whole.size());
-}
-
-void check_inside(std::span<const std::span<std::byte>> whole, std::span<const std::byte> part) {
-  if (std::any_of(whole.begin(), whole.end(), [part](std::span<std::byte> each) { return contains(each, part); }))
-    return;
-  throw error(errc::out_of_range, fmt::format("refresh {} bytes that lie in no range of the region", part.size()));
 }
 
 // Refreshes all of the region, because the transports register regions as a whole.
@@ -60,7 +47,10 @@ task<> refresh(region& target, std::size_t offset, std::size_t length) {
 
 task<> refresh(region& target, std::span<const std::span<std::byte>> ranges) {
   check_not_empty(target);
-  for (const std::span<std::byte> each : ranges) check_inside(target.state()->all_ranges(), each);
+  for (const std::span<std::byte> each : ranges) {
+    if (target.state()->contains(each)) continue;
+    throw error(errc::out_of_range, fmt::format("refresh {} bytes that lie in no range of the region", each.size()));
+  }
   co_await refresh_all(target);
 }
 

@@ -7,7 +7,6 @@
 #include <fmt/core.h>
 
 #include <cassert>
-#include <memory>
 #include <utility>
 
 namespace weft::mr::porting::detail {

@@ -5,8 +5,6 @@
 
 #include <fmt/core.h>
 
-#include <utility>
-
 namespace weft::mr::porting {
 
 remote_writes_operation::remote_writes_operation(remote_writes_operation&& other) noexcept

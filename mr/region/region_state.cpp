@@ -5,6 +5,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cassert>
 #include <condition_variable>
 #include <mutex>
@@ -28,6 +29,14 @@ std::size_t detail::region_state::size() const noexcept {
 std::span<const std::span<std::byte>> detail::region_state::all_ranges() const noexcept {
   if (ranges.empty()) return {&bytes, 1};
   return ranges;
+}
+
+bool detail::region_state::contains(std::span<const std::byte> part) const noexcept {
+  const auto at = reinterpret_cast<std::uintptr_t>(part.data());
+  return std::ranges::any_of(all_ranges(), [&](std::span<const std::byte> range) {
+    const auto first = reinterpret_cast<std::uintptr_t>(range.data());
+    return at >= first && at - first <= range.size() && part.size() <= range.size() - (at - first);
+  });
 }
 
 void detail::region_state::set(const registration_options& wanted) noexcept {

@@ -50,6 +50,8 @@ class region_state : public background_job, public memory_record {
 
   [[nodiscard]] std::size_t size() const noexcept;
   [[nodiscard]] std::span<const std::span<std::byte>> all_ranges() const noexcept;
+  /// Whether `part` lies in one of the ranges.
+  [[nodiscard]] bool contains(std::span<const std::byte> part) const noexcept;
   /// Stores the options; the device and the usage go into the memory_record, too.
   void set(const registration_options& wanted) noexcept;
   /// Registers the memory with the options that were set; on a worker. The errors of registrar::register_now().

@@ -5,7 +5,6 @@
 #include <weft/runtime/offload.hpp>
 
 #include <exception>
-#include <utility>
 
 namespace weft::mr::detail {
 namespace {

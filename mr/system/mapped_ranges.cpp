@@ -11,7 +11,6 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
-#include <string>
 
 namespace weft::mr::detail {
 namespace {

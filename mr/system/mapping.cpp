@@ -40,7 +40,7 @@ std::string words(int number) { return std::generic_category().message(number); 
 error failure_of(std::size_t bytes, const char* call, int number) {
   const std::string what = fmt::format("map {} bytes: {}: {}", bytes, call, words(number));
   if (number == ENOMEM || number == ENOSPC) return {errc::no_memory, what};
-  return {std::error_code(number, std::system_category()), what};
+  return system_error(number, what);
 }
 
 }  // namespace

@@ -18,7 +18,6 @@
 #include <new>
 #include <optional>
 #include <source_location>
-#include <system_error>
 #include <utility>
 #include <vector>
 

@@ -13,7 +13,6 @@
 #include <exception>
 #include <optional>
 #include <string>
-#include <system_error>
 #include <tuple>
 #include <type_traits>
 #include <utility>

@@ -5,13 +5,11 @@
 #include <weft/runtime/core/turn_watch.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/report.hpp>
-#include <weft/runtime/system/event_driver.hpp>
 #include <weft/runtime/trace.hpp>
 #include <weft/runtime/worker_pool.hpp>
 
 #include <pthread.h>
 
-#include <algorithm>
 #include <cassert>
 #include <chrono>
 #include <limits>

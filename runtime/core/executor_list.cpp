@@ -2,7 +2,6 @@
 #include <weft/runtime/core/executor_list.hpp>
 
 #include <pthread.h>
-#include <unistd.h>
 
 #include <new>
 

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/runtime/core/root_task.hpp>
 #include <weft/runtime/task_name.hpp>
-#include <weft/runtime/trace.hpp>
 
-#include <exception>
 #include <string>
 
 namespace weft::detail {

@@ -11,7 +11,6 @@
 
 #include <cerrno>
 #include <limits>
-#include <utility>
 
 namespace weft {
 namespace {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/system/descriptor.hpp>
-#include <weft/runtime/system/event_driver.hpp>
 #include <weft/runtime/system/system_calls.hpp>
 
 #include <utility>

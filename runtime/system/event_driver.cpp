@@ -2,30 +2,18 @@
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/system/event_driver.hpp>
 
+#include <array>
+#include <cstddef>
 #include <string>
 
 namespace weft {
 
 std::string_view name_of(io_kind kind) noexcept {
-  switch (kind) {
-    case io_kind::accept:
-      return "an accept";
-    case io_kind::connect:
-      return "a connect";
-    case io_kind::receive:
-      return "a receive";
-    case io_kind::send:
-      return "a send";
-    case io_kind::readable:
-      return "a wait for readiness";
-    case io_kind::read:
-      return "a read of a file";
-    case io_kind::write:
-      return "a write to a file";
-    case io_kind::sync:
-      return "a sync of a file";
-  }
-  return "an operation";
+  static constexpr std::array<std::string_view, 8> names{"an accept",         "a receive",       "a wait for readiness",
+                                                         "a connect",         "a send",          "a read of a file",
+                                                         "a write to a file", "a sync of a file"};
+  static_assert(names.size() == static_cast<std::size_t>(io_kind::sync) + 1);
+  return names[static_cast<std::size_t>(kind)];
 }
 
 void io_operation::destroyed_in_progress() const noexcept {

@@ -58,4 +58,10 @@ inline long kernel_call(long number, Arguments... arguments) noexcept {
 
 #endif
 
+/// Turns the result of a function of the C library into that of kernel_call(): a failure becomes -errno.
+template <class Result>
+[[nodiscard]] inline Result or_errno(Result value) noexcept {
+  return value < 0 ? static_cast<Result>(-errno) : value;
+}
+
 }  // namespace weft

@@ -9,7 +9,6 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 
-#include <cerrno>
 #include <cstddef>
 #include <span>
 
@@ -45,10 +44,6 @@ class socket_calls {
   }
 
  private:
-  template <class Result>
-  [[nodiscard]] static Result or_errno(Result value) noexcept {
-    return value < 0 ? static_cast<Result>(-errno) : value;
-  }
   [[nodiscard]] static bool is_plain(const msghdr& message) noexcept {
     return message.msg_iovlen == 1 && message.msg_control == nullptr && message.msg_name == nullptr;
   }

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/runtime/system/kernel_call.hpp>
 #include <weft/runtime/system/system_calls.hpp>
 
 #include <fcntl.h>
@@ -21,11 +22,6 @@
 
 namespace weft {
 namespace {
-
-template <class Result>
-Result or_errno(Result value) noexcept {
-  return value < 0 ? static_cast<Result>(-errno) : value;
-}
 
 constinit system_calls instance;
 
@@ -116,10 +112,7 @@ ssize_t system_calls::process_vm_readv(pid_t process, const iovec* local, std::s
 }
 
 void* system_calls::mmap(std::size_t length, int protection, int flags, int* failure) noexcept {
-  void* const address = ::mmap(nullptr, length, protection, flags, -1, 0);
-  if (address != MAP_FAILED) return address;
-  *failure = errno;
-  return nullptr;
+  return system_calls::mmap_file(length, protection, flags, -1, 0, failure);  // not what a derived class makes of it
 }
 void* system_calls::mmap_file(std::size_t length, int protection, int flags, int fd, off_t offset,
                               int* failure) noexcept {
