@@ -49,6 +49,13 @@ class slice {
 namespace detail {
 /// Throws errc::out_of_range unless [offset, offset + length) lies within `size` bytes.
 void check_range(std::uint64_t offset, std::uint64_t length, std::uint64_t size);
+
+/// The size of all parts together, in bytes.
+[[nodiscard]] inline std::size_t total_size(std::span<const slice> parts) noexcept {
+  std::size_t bytes = 0;
+  for (const slice& part : parts) bytes += part.size();
+  return bytes;
+}
 }  // namespace detail
 
 }  // namespace weft::mr

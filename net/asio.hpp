@@ -17,7 +17,6 @@
 #include <weft/net/stream.hpp>
 #include <weft/runtime/asio.hpp>
 
-#include <cstddef>
 #include <memory>
 #include <system_error>
 #include <type_traits>

@@ -19,7 +19,6 @@
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/task.hpp>
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>

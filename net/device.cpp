@@ -15,9 +15,6 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
-#include <string>
-#include <utility>
-#include <vector>
 
 namespace weft::net {
 
@@ -191,10 +188,8 @@ std::unique_ptr<link_listener> join_what_listens(const device_state& state, std:
   if (made.of_widest) made.failures.add(over(state.fabric(widest)), *made.of_widest);
   if (made.parts.empty()) throw made.failures.all();
   if (!made.failures.empty()) {
-    report what;
     const std::string text = fmt::format("peers cannot reach {} over every fabric: {}", address, made.failures.text());
-    what.text = text;
-    send_report(what);
+    send_report({.kind = report_kind::warning, .text = text});
   }
   return join_listeners(std::move(made.parts), failed_listener::is_reported);
 }

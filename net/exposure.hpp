@@ -9,7 +9,6 @@
 #include <weft/runtime/system/clock.hpp>
 #include <weft/runtime/task.hpp>
 
-#include <cstdint>
 #include <optional>
 #include <type_traits>
 #include <utility>

@@ -11,7 +11,6 @@
 
 #include <iterator>
 #include <string_view>
-#include <utility>
 
 namespace weft::net {
 namespace {

@@ -20,8 +20,9 @@
 #include <atomic>
 #include <deque>
 #include <exception>
-#include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 namespace weft::net {
 
@@ -66,9 +67,7 @@ void warn_of_little_room(device_state& device, const connection_options& options
       "(device::share_receives())",
       device.name(), room, options.receive_size, options.receive_depth, receives_of(device, options), bytes,
       device.pool().max_buffer_bytes(mr::budget::receive), limit_to_raise(device.pool()));
-  report what;
-  what.text = text;
-  send_report(what);
+  send_report({.kind = report_kind::warning, .text = text});
 }
 
 // Whether `why` means that the pool has too little for the receives that were asked for, now or ever.

@@ -9,12 +9,9 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <exception>
 #include <optional>
 #include <span>
-#include <string>
-#include <utility>
 
 namespace weft::net {
 namespace {

@@ -8,8 +8,6 @@
 
 #include <fmt/core.h>
 
-#include <utility>
-
 namespace weft::net {
 
 namespace {

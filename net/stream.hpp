@@ -12,12 +12,10 @@
 #include <weft/runtime/task.hpp>
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <span>
 #include <string>
 #include <string_view>
-#include <type_traits>
 #include <utility>
 
 namespace weft::net {

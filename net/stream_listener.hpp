@@ -6,7 +6,6 @@
 #include <weft/net/stream.hpp>
 #include <weft/runtime/task.hpp>
 
-#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>

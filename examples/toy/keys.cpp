@@ -7,7 +7,6 @@
 #include <sys/mman.h>
 
 #include <cerrno>
-#include <string>
 #include <thread>
 
 #ifndef MADV_POPULATE_READ

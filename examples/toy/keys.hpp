@@ -7,13 +7,10 @@
 #include <weft/mr/region/write_counter_core.hpp>
 #include <weft/mr/usage.hpp>
 
-#include <array>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <random>
 #include <span>
 #include <vector>

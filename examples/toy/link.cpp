@@ -8,7 +8,6 @@
 #include <cassert>
 #include <cstring>
 #include <new>
-#include <optional>
 #include <thread>
 #include <utility>
 
@@ -45,12 +44,6 @@ void visit_parts(const work_request& work, std::uint64_t from, std::uint64_t byt
   };
   for (const mr::slice& segment : work.segments) part(segment.bytes());
   part(work.own);
-}
-
-std::uint64_t bytes_of(const work_request& work) noexcept {
-  std::uint64_t sum = work.own.size();
-  for (const mr::slice& segment : work.segments) sum += segment.size();
-  return sum;
 }
 
 }  // namespace
@@ -226,7 +219,7 @@ void link::give(net::receive_work& work, const net::arrival& what) noexcept {
 link::outcome link::send(work_request& work) noexcept {
   net::receive_work* const target = find_receive();
   if (target == nullptr) return outcome::waits;
-  const std::uint64_t bytes = bytes_of(work);
+  const std::uint64_t bytes = work.bytes();
   if (bytes > target->memory.size()) return outcome::too_long;
   const std::uint64_t piece = std::min(bytes - bytes_done_, piece_bytes);
   std::byte* out = target->memory.data() + bytes_done_;
@@ -248,13 +241,13 @@ link::outcome link::send(work_request& work) noexcept {
 link::outcome link::write(work_request& work) noexcept {
   net::receive_work* const target = work.immediate ? find_receive() : nullptr;
   if (work.immediate && target == nullptr) return outcome::waits;
-  const outcome how = copy(work, bytes_of(work), mr::access::remote_write);
+  const outcome how = copy(work, work.bytes(), mr::access::remote_write);
   if (how == outcome::done && target != nullptr)
     give(*target, {.solicited = work.solicited, .immediate = work.immediate});
   return how;
 }
 
-link::outcome link::read(work_request& work) noexcept { return copy(work, bytes_of(work), mr::access::remote_read); }
+link::outcome link::read(work_request& work) noexcept { return copy(work, work.bytes(), mr::access::remote_read); }
 
 // A piece of a write or read. All of it is checked anew with each piece, because the key may be gone meanwhile.
 link::outcome link::copy(work_request& work, std::uint64_t bytes, mr::access right) noexcept {
@@ -375,11 +368,7 @@ void link::close() noexcept {
 // ---- exposures ----
 
 task<net::exposed_place> link::expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate* gate) {
-  constexpr mr::usage possible =
-      mr::usage::read_src | mr::usage::write_dst | mr::usage::atomic_dst | mr::usage::flush_visibility;
-  if (mr::overlaps(uses, ~possible) || uses == mr::usage::none) {
-    throw error(errc::not_supported, "expose memory: the possible uses are " + mr::to_string(possible));
-  }
+  net::check_exposed_uses(uses);
   if (ended_ || closed_) throw error(errc::closed, "expose a buffer");
   exposed_.reserve(exposed_.size() + 1);
   const std::uint32_t key = mine_.memory->keys().open(

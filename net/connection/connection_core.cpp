@@ -69,37 +69,6 @@ void connection_core::confirm_retired(std::uint64_t key) {
 
 // ---- operations ----
 
-// stop() and abandon() also continue an orderly close, which an operation that was not posted may have held up.
-void connection_core::stop(transfer& item) noexcept {
-  sending_.stop(item);
-  end_.advance();
-}
-
-void connection_core::abandon(transfer& item) noexcept {
-  sending_.abandon(item);
-  end_.advance();
-}
-
-void connection_core::stop(batch_operation& all) noexcept {
-  sending_.stop(all);
-  end_.advance();
-}
-
-void connection_core::abandon(batch_operation& all) noexcept {
-  sending_.abandon(all);
-  end_.advance();
-}
-
-void connection_core::stop(list_operation& all) noexcept {
-  sending_.stop(all);
-  end_.advance();
-}
-
-void connection_core::abandon(list_operation& all) noexcept {
-  sending_.abandon(all);
-  end_.advance();
-}
-
 bool connection_core::has_to_tell(std::optional<error>& why_not) const noexcept {
   if (state_.properties().sees_writes) return false;
   if (!state_.carrier.agreed.write_notices) {

@@ -78,14 +78,14 @@ class connection_core final : public operation_owner,
   [[nodiscard]] taken take_now(transfer& item, weft::detail::promise_base& waiter) noexcept override {
     return sending_.may_be_at_once() ? sending_.take_now(item, waiter) : taken::no;
   }
-  void stop(transfer& item) noexcept override;
-  void abandon(transfer& item) noexcept override;
+  void stop(transfer& item) noexcept override { stop_operation(item); }
+  void abandon(transfer& item) noexcept override { abandon_operation(item); }
   void start(batch_operation& all) override { sending_.start(all); }
-  void stop(batch_operation& all) noexcept override;
-  void abandon(batch_operation& all) noexcept override;
+  void stop(batch_operation& all) noexcept override { stop_operation(all); }
+  void abandon(batch_operation& all) noexcept override { abandon_operation(all); }
   void start(list_operation& all) override { sending_.start(all); }
-  void stop(list_operation& all) noexcept override;
-  void abandon(list_operation& all) noexcept override;
+  void stop(list_operation& all) noexcept override { stop_operation(all); }
+  void abandon(list_operation& all) noexcept override { abandon_operation(all); }
   void start(recv_operation& item) override { receiving_.start(item); }
   [[nodiscard]] taken take_now(recv_operation& item, weft::detail::promise_base& waiter) noexcept override {
     const taken how = receiving_.take_now(item, waiter);
@@ -107,6 +107,18 @@ class connection_core final : public operation_owner,
   [[nodiscard]] std::string_view peer() const noexcept override { return state_.carrier.link->peer(); }
 
  private:
+  // stop() and abandon() also continue an orderly close, which an operation that was not posted may have held up.
+  template <typename Operation>
+  void stop_operation(Operation& item) noexcept {
+    sending_.stop(item);
+    end_.advance();
+  }
+  template <typename Operation>
+  void abandon_operation(Operation& item) noexcept {
+    sending_.abandon(item);
+    end_.advance();
+  }
+
   // link_events
   void completed(work_request& work, work_status status) noexcept override;
   void run_advanced(work_run& run, std::size_t count, work_status status) noexcept override;

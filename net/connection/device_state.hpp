@@ -90,12 +90,6 @@ class device_state {
     return std::make_shared<joint_domain>(std::move(domains));
   }
 
-  [[nodiscard]] static std::string join_names(std::span<const std::unique_ptr<net::transport>> fabrics) {
-    std::string names;
-    for (const auto& each : fabrics) names.append(names.empty() ? "" : ",").append(each->name());
-    return names;
-  }
-
   std::vector<std::unique_ptr<net::transport>> fabrics_;
   const std::string name_;
   std::shared_ptr<mr::domain> domain_;

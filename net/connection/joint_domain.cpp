@@ -3,7 +3,6 @@
 #include <weft/net/connection/joint_domain.hpp>
 #include <weft/runtime/error.hpp>
 
-#include <algorithm>
 #include <cassert>
 #include <exception>
 #include <system_error>
@@ -11,15 +10,6 @@
 
 namespace weft::net {
 namespace {
-
-std::string joined_names(std::span<const std::shared_ptr<mr::domain>> parts) {
-  std::string names;
-  for (const auto& part : parts) {
-    if (!names.empty()) names += ',';
-    names += part->name();
-  }
-  return names;
-}
 
 // The capabilities of all parts together. One part suffices for memory windows, because connections over other fabrics
 // refuse to expose memory, and for device memory. Options for pinning need at least one part that pins, and have to be
@@ -74,7 +64,7 @@ bool is_there(const mr::domain& part, const mr::registration& item) noexcept {
 }  // namespace
 
 joint_domain::joint_domain(std::vector<std::shared_ptr<mr::domain>> parts)
-    : mr::domain(joined_names(parts), common_capabilities(parts)), parts_(std::move(parts)) {
+    : mr::domain(join_names(parts), common_capabilities(parts)), parts_(std::move(parts)) {
   assert(parts_.size() > 1 && parts_.size() <= mr::max_fabrics);
 }
 

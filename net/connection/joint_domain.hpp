@@ -12,6 +12,14 @@
 
 namespace weft::net {
 
+/// The names of these domains or transports, separated by commas.
+template <typename Part>
+[[nodiscard]] std::string join_names(const std::vector<Part>& parts) {
+  std::string names;
+  for (const auto& each : parts) names.append(names.empty() ? "" : ",").append(each->name());
+  return names;
+}
+
 /// The domain of a device of several fabrics: memory is registered with each, in their order, or with none. A hardware
 /// device that was removed is left out, and so is a fabric that does not reach device memory.
 ///

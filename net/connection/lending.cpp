@@ -138,8 +138,6 @@ bool link_keys::opened(lending& what, std::uint64_t key, std::size_t bytes) noex
   return true;
 }
 
-void link_keys::unlist(lending& what) noexcept { what.unlisted_ = listed_.extract(what.listed_); }
-
 lending* link_keys::find(std::uint64_t key) noexcept {
   const auto [first, last] = listed_.equal_range(key);
   const auto found = std::find_if(first, last, [&key](const lending* item) { return item->key_ == key; });

@@ -195,7 +195,7 @@ class link_keys {
   [[nodiscard]] link* opener_of(const lending& what) const noexcept;
   [[nodiscard]] lending* find(std::uint64_t key) noexcept;
   void take_back(lending* what, exposure_end why) noexcept;
-  void unlist(lending& what) noexcept;
+  void unlist(lending& what) noexcept { what.unlisted_ = listed_.extract(what.listed_); }
   static void end_copies(lending& what) noexcept;
 
   executor_core& home_;  // alive while the link is

@@ -3,7 +3,6 @@
 #include <weft/runtime/core/background.hpp>
 
 #include <new>
-#include <utility>
 
 namespace weft::net {
 

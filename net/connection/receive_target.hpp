@@ -38,11 +38,7 @@ class receive_target {
   /// Ends hold(). Does nothing if the memory is not held.
   void let_go() noexcept;
   /// The size of all parts together, in bytes.
-  [[nodiscard]] std::size_t size() const noexcept {
-    std::size_t bytes = 0;
-    for (const mr::slice& part : parts()) bytes += part.size();
-    return bytes;
-  }
+  [[nodiscard]] std::size_t size() const noexcept { return mr::detail::total_size(parts()); }
   /// Copies a message that fits. False if a file behind the memory has become shorter; part of the message may be in
   /// place then.
   [[nodiscard]] bool store(std::span<const std::byte> message, const connection_state& state) noexcept;

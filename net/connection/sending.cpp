@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/net/connection/refusal.hpp>
 #include <weft/net/connection/sending.hpp>
 
 #include <fmt/core.h>
@@ -7,7 +6,6 @@
 #include <algorithm>
 #include <cassert>
 #include <new>
-#include <span>
 #include <utility>
 
 namespace weft::net {
@@ -122,9 +120,6 @@ bool sending::try_send(transfer& item) {
   if (item.failure_) throw *item.failure_;
   return true;
 }
-
-// Returns false if the operation is or was awaited, alone or in a group, or was moved from.
-bool sending::is_new(const transfer& item) noexcept { return item.batch_ == nullptr && !item.spent_; }
 
 // Carries the operation out at once. Returns false, without effect, if that is impossible, or the operation is refused.
 [[gnu::flatten]] bool sending::take(transfer& item) noexcept {

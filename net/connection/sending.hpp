@@ -143,7 +143,8 @@ class sending final : private write_notices::outlet {
   }
 
   [[nodiscard]] static std::size_t slot_of(message_kind kind) noexcept;
-  [[nodiscard]] static bool is_new(const transfer& item) noexcept;
+  // Returns false if the operation is or was awaited, alone or in a group, or was moved from.
+  [[nodiscard]] static bool is_new(const transfer& item) noexcept { return item.batch_ == nullptr && !item.spent_; }
   [[nodiscard]] bool take(transfer& item) noexcept;
   [[nodiscard]] bool take_one(transfer& item) noexcept;
   [[nodiscard]] bool prepare(transfer& item) const;

@@ -74,13 +74,11 @@ task<receive_memory> find_receives(device_state& device, const connection_option
 }
 
 void report_failed_set_up(const std::exception& why, std::source_location where) noexcept {
-  report what;
-  what.kind = report_kind::failure;
-  what.text = why.what();
-  what.task = "accept";
-  what.origin = where;
-  what.failure = std::current_exception();
-  send_report(what);
+  send_report({.kind = report_kind::failure,
+               .text = why.what(),
+               .task = "accept",
+               .origin = where,
+               .failure = std::current_exception()});
 }
 
 }  // namespace weft::net

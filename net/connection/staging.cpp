@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/connection/connection_end.hpp>
 #include <weft/net/connection/device_state.hpp>
-#include <weft/net/connection/sending.hpp>
 #include <weft/net/connection/staging.hpp>
 #include <weft/net/list.hpp>
 #include <weft/runtime/core/background.hpp>
@@ -13,8 +12,10 @@
 #include <algorithm>
 #include <cassert>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 namespace weft::net {
 
@@ -332,8 +333,7 @@ task<> staging::move_element(job& mine, const element& what) {
              .address = what.address,
              .names = what.names};
   const std::size_t most = mine.direct ? owner_message::most_direct_bytes : slot_bytes;
-  std::size_t left = 0;
-  for (const mr::slice& part : what.parts) left += part.size();
+  std::size_t left = mr::detail::total_size(what.parts);
   for (const mr::slice& part : what.parts) {
     for (std::size_t at = 0; at != part.size() || left == 0;) {
       const std::size_t bytes = std::min(most, part.size() - at);
@@ -434,8 +434,7 @@ task<> staging::read(std::size_t slot, const piece& what) {
 // Copies all parts of a message, including those in host memory, into one piece of host memory, and sends the message
 // from there.
 task<> staging::send_message(job& mine) {
-  std::size_t bytes = 0;
-  for (const mr::slice& part : mine.parts) bytes += part.size();
+  const std::size_t bytes = mr::detail::total_size(mine.parts);
   staging_memory larger;
   if (bytes > slots * slot_bytes) {
     constexpr std::size_t page = 4096;

@@ -16,11 +16,9 @@
 
 #include <array>
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
-#include <vector>
 
 namespace weft::net {
 

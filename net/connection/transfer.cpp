@@ -5,30 +5,16 @@
 
 #include <fmt/core.h>
 
+#include <array>
 #include <cassert>
-#include <utility>
 #include <variant>
 
 namespace weft::net {
 
 const char* name_of(transfer_kind kind) noexcept {
-  switch (kind) {
-    case transfer_kind::send:
-      return "send";
-    case transfer_kind::write:
-      return "write";
-    case transfer_kind::read:
-      return "read";
-    case transfer_kind::flush:
-      return "flush";
-    case transfer_kind::fetch_add:
-      return "fetch_add";
-    case transfer_kind::compare_swap:
-      return "compare_swap";
-    case transfer_kind::persist:
-      return "persistent flush";
-  }
-  return "transfer";
+  constexpr std::array names{"send", "write", "read", "flush", "fetch_add", "compare_swap", "persistent flush"};
+  static_assert(names.size() == static_cast<std::size_t>(transfer_kind::persist) + 1);
+  return names[static_cast<std::size_t>(kind)];
 }
 
 transfer::transfer(transfer&& other) noexcept
@@ -167,8 +153,6 @@ void transfer::fail_without_owner() {
 }
 
 void transfer::cancel() noexcept { owner_->stop(*this); }
-
-bool transfer::stopped() const noexcept { return batch_ != nullptr ? batch_->stopped() : canceled(); }
 
 void transfer::throw_failure() const {
   if (failure_) throw *failure_;

@@ -162,7 +162,7 @@ class [[nodiscard("co_await it")]] transfer : public weft::detail::operation_bas
     batch_ != nullptr ? batch_->member_ended() : finish();
   }
   /// Whether a stop was requested.
-  [[nodiscard]] bool stopped() const noexcept;
+  [[nodiscard]] bool stopped() const noexcept { return batch_ != nullptr ? batch_->stopped() : canceled(); }
   void fail(error why) {
     failure_.emplace(std::move(why));
     end();
@@ -187,10 +187,7 @@ class [[nodiscard("co_await it")]] transfer : public weft::detail::operation_bas
   }
   [[nodiscard]] std::size_t bytes() const noexcept {
     if (is_atomic()) return sizeof operand_;
-    if (!is_list_) return one_.size();
-    std::size_t total = 0;
-    for (const mr::slice& part : parts()) total += part.size();
-    return total;
+    return is_list_ ? mr::detail::total_size(parts()) : one_.size();
   }
 
   // State of the transfer:

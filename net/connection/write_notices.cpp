@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <new>
-#include <utility>
 
 namespace weft::net {
 
@@ -45,7 +44,5 @@ bool write_notices::heard(std::uint32_t counter, std::uint32_t writes) noexcept 
   mr::detail::told_counter::add(counter, writes);
   return true;
 }
-
-bool write_notices::answered() noexcept { return std::exchange(awaits_answer_, false); }
 
 }  // namespace weft::net

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace weft::net {
@@ -45,7 +46,7 @@ class write_notices {
   /// heard() and answered(), call take_slot() as soon as there is a receive for the peer's next message.
   [[nodiscard]] bool heard(std::uint32_t counter, std::uint32_t writes) noexcept;
   /// Takes the peer's answer to a notice. False if no notice was in flight.
-  [[nodiscard]] bool answered() noexcept;
+  [[nodiscard]] bool answered() noexcept { return std::exchange(awaits_answer_, false); }
 
  private:
   struct untold {

@@ -29,7 +29,6 @@
 #include <mutex>
 #include <string>
 #include <utility>
-#include <vector>
 
 namespace weft::net {
 namespace {
@@ -56,58 +55,49 @@ struct transport_kind {
   std::unique_ptr<transport> (*open)(std::string_view name, const device_options& options, const software_home& home);
 };
 
-#ifdef WEFT_WITH_IWARP
-constexpr transport_kind iwarp_kind{.name = "iwarp",
-                                    .spellings = "iwarp",
-                                    .takes_name = false,
-                                    .use = automatic_use::otherwise,
-                                    .is_there = [] { return true; },
-                                    .open =
-                                        [](std::string_view, const device_options& options, const software_home& home) {
-                                          return home != nullptr ? iwarp::open_transport(options.iwarp, home)
-                                                                 : iwarp::open_transport(options.iwarp);
-                                        }};
-#endif
-#ifdef WEFT_WITH_VERBS
-constexpr transport_kind verbs_kind{
-    .name = "verbs",
-    .spellings = "verbs, verbs:NAME, verbs:ADDRESS, verbs:*",
-    .takes_name = true,
-    .use = automatic_use::preferred,
-    .is_there = [] { return verbs::has_device(); },
-    .open = [](std::string_view name, const device_options& options,
-               const software_home&) { return verbs::open_transport(name, options.verbs); }};
-#endif
-constexpr transport_kind shm_kind{.name = "shm",
-                                  .spellings = "shm",
-                                  .takes_name = false,
-                                  .use = automatic_use::beside,
-                                  .is_there = [] { return true; },
-                                  .open =
-                                      [](std::string_view, const device_options& options, const software_home& home) {
-                                        return home != nullptr ? shm::open_transport(options.shm, home)
-                                                               : shm::open_transport(options.shm);
-                                      }};
-#ifdef WEFT_WITH_FABRIC
-constexpr transport_kind fabric_kind{.name = "fabric",
-                                     .spellings = "fabric, fabric:PROVIDER",
-                                     .takes_name = true,
-                                     .use = automatic_use::never,
-                                     .is_there = [] { return false; },
-                                     .open = [](std::string_view name, const device_options&,
-                                                const software_home&) { return fabric::open_transport(name); }};
-#endif
+constexpr std::string_view shared_memory = "shm";
+
 constexpr std::array kinds{
 #ifdef WEFT_WITH_IWARP
-    iwarp_kind,
+    transport_kind{.name = "iwarp",
+                   .spellings = "iwarp",
+                   .takes_name = false,
+                   .use = automatic_use::otherwise,
+                   .is_there = [] { return true; },
+                   .open =
+                       [](std::string_view, const device_options& options, const software_home& home) {
+                         return home != nullptr ? iwarp::open_transport(options.iwarp, home)
+                                                : iwarp::open_transport(options.iwarp);
+                       }},
 #endif
 #ifdef WEFT_WITH_VERBS
-    verbs_kind,
+    transport_kind{.name = "verbs",
+                   .spellings = "verbs, verbs:NAME, verbs:ADDRESS, verbs:*",
+                   .takes_name = true,
+                   .use = automatic_use::preferred,
+                   .is_there = [] { return verbs::has_device(); },
+                   .open = [](std::string_view name, const device_options& options,
+                              const software_home&) { return verbs::open_transport(name, options.verbs); }},
 #endif
 #ifdef WEFT_WITH_FABRIC
-    fabric_kind,
+    transport_kind{.name = "fabric",
+                   .spellings = "fabric, fabric:PROVIDER",
+                   .takes_name = true,
+                   .use = automatic_use::never,
+                   .is_there = [] { return false; },
+                   .open = [](std::string_view name, const device_options&,
+                              const software_home&) { return fabric::open_transport(name); }},
 #endif
-    shm_kind,
+    transport_kind{.name = shared_memory,
+                   .spellings = shared_memory,
+                   .takes_name = false,
+                   .use = automatic_use::beside,
+                   .is_there = [] { return true; },
+                   .open =
+                       [](std::string_view, const device_options& options, const software_home& home) {
+                         return home != nullptr ? shm::open_transport(options.shm, home)
+                                                : shm::open_transport(options.shm);
+                       }},
 };
 
 const transport_kind* find_kind(std::string_view name) {
@@ -163,21 +153,12 @@ std::string hint_for(std::string_view kind) {
 
 // Throws the reason why a name is refused: a transport that this build leaves out, or an unknown one.
 [[noreturn]] void refuse(std::string_view kind) {
-#ifndef WEFT_WITH_IWARP
-  if (kind == "iwarp") {
-    throw error(errc::not_supported, "this build has no iwarp (the CMake option WEFT_WITH_IWARP)");
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 3> optional{
+      {{"iwarp", "WEFT_WITH_IWARP"}, {"verbs", "WEFT_WITH_VERBS"}, {"fabric", "WEFT_WITH_FABRIC"}}};
+  for (const auto& [name, option] : optional) {  // a kind that this build has does not get here by its name alone
+    if (kind != name) continue;
+    throw error(errc::not_supported, fmt::format("this build has no {} (the CMake option {})", kind, option));
   }
-#endif
-#ifndef WEFT_WITH_VERBS
-  if (kind == "verbs") {
-    throw error(errc::not_supported, "this build has no verbs (the CMake option WEFT_WITH_VERBS)");
-  }
-#endif
-#ifndef WEFT_WITH_FABRIC
-  if (kind == "fabric") {
-    throw error(errc::not_supported, "this build has no fabric (the CMake option WEFT_WITH_FABRIC)");
-  }
-#endif
   throw error(errc::not_supported,
               fmt::format("\"{}\" is unknown{}; this build knows: {}", kind, hint_for(kind), known_names()));
 }
@@ -214,11 +195,9 @@ std::string every_device(std::size_t at_most) {
   if (names.size() > at_most) {
     const std::vector<std::string> left_out(names.begin() + static_cast<std::ptrdiff_t>(at_most), names.end());
     names.resize(at_most);
-    report what;
     const std::string text = fmt::format("\"verbs:*\" leaves out {}: a connection has at most {} rails",
                                          fmt::join(left_out, ", "), rails::max_rails);
-    what.text = text;
-    send_report(what);
+    send_report({.kind = report_kind::warning, .text = text});
   }
   if (!names.empty()) return fmt::format("verbs:{}", fmt::join(names, "+verbs:"));
 #endif
@@ -248,7 +227,7 @@ std::unique_ptr<transport> open_rails(std::string_view names, const device_optio
                                       const software_home& home) {
   std::vector<std::unique_ptr<transport>> ways;
   for (const std::string_view name : split(names, '+')) {
-    if (name == shm_kind.name)
+    if (name == shared_memory)
       throw error(errc::invalid_argument, "shm cannot be a rail: shared memory lasts as long as the peer itself");
     auto made = open_named(name, options, home);
     const auto is_the_same = [&](const auto& other) { return other->name() == made->name(); };
@@ -263,7 +242,7 @@ std::unique_ptr<transport> open_rails(std::string_view names, const device_optio
 // Wraps a transport, so that its connections may resume. Returns shared memory as it is, because it lasts as long as
 // the peer.
 std::unique_ptr<transport> that_resumes(std::unique_ptr<transport> way) {
-  if (way->name() == shm_kind.name) return way;
+  if (way->name() == shared_memory) return way;
   std::vector<std::unique_ptr<transport>> one;
   one.push_back(std::move(way));
   return rails::open_transport(std::move(one));

@@ -7,7 +7,6 @@
 #include <dlfcn.h>
 
 #include <cstdlib>
-#include <string>
 
 namespace weft::net::fabric {
 namespace {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <weft/net/fabric/hello.hpp>
+#include <weft/net/link/tcp_socket.hpp>
 #include <weft/runtime/core/executor_core.hpp>
 #include <weft/runtime/system/descriptor.hpp>
 #include <weft/runtime/system/event_driver.hpp>
@@ -38,13 +39,8 @@ class control_channel final : private io_operation {
   /// Sends a record; the socket's buffer has room, because a connection sends few. False if the socket does not take
   /// all of it.
   [[nodiscard]] bool send(const control_record& what) const noexcept {
-    auto bytes = pack(what);
-    iovec from{.iov_base = bytes.data(), .iov_len = bytes.size()};
-    msghdr contents{};
-    contents.msg_iov = &from;
-    contents.msg_iovlen = 1;
-    const ssize_t sent = socket_.calls().sendmsg(socket_.fd(), &contents, MSG_DONTWAIT | MSG_NOSIGNAL);
-    return sent == static_cast<ssize_t>(bytes.size());
+    const auto bytes = pack(what);
+    return send_now(socket_, bytes) == static_cast<ssize_t>(bytes.size());
   }
   /// Receives the next record and returns its length, 0 once the peer has closed the socket, or -errno: -EAGAIN if the
   /// record is not here yet.

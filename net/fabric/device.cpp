@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/fabric/device.hpp>
-#include <weft/runtime/error.hpp>
 
 #include <fmt/core.h>
 #include <fmt/format.h>
@@ -9,8 +8,6 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <cstddef>
-#include <cstdlib>
 #include <cstring>
 #include <new>
 

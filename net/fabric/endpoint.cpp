@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/fabric/domain.hpp>
 #include <weft/net/fabric/endpoint.hpp>
+#include <weft/net/link/checked.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/system/system_calls.hpp>
-
-#include <fmt/core.h>
 
 #include <sys/eventfd.h>
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 namespace weft::net::fabric {
@@ -96,8 +94,7 @@ void endpoint::open_queue(std::size_t entries) {
   check(*home_, library.cq_open(home_->domain(), &wanted, &queue), "open a completion queue");
   queue_ = fid_ptr<fid_cq>(queue, {&library});
   system_calls& kernel = system_calls::kernel();
-  wait_fd_ = kernel.eventfd(0, EFD_CLOEXEC);
-  if (wait_fd_ < 0) throw system_error(-wait_fd_, "eventfd");
+  wait_fd_ = checked(kernel.eventfd(0, EFD_CLOEXEC), "eventfd");
   nothing_ = descriptor(wait_fd_, kernel);
 }
 

@@ -10,8 +10,6 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <string_view>
-#include <vector>
 
 namespace weft::net::fabric {
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/fabric/exposures.hpp>
+#include <weft/net/link/take_back_workers.hpp>
 #include <weft/runtime/core/stop_shield.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/offload.hpp>
@@ -21,11 +22,7 @@ constexpr std::size_t most_unanswered = 64;
 }  // namespace
 
 task<exposed_place> exposures::expose(mr::slice memory, mr::usage uses) {
-  constexpr mr::usage possible =
-      mr::usage::read_src | mr::usage::write_dst | mr::usage::atomic_dst | mr::usage::flush_visibility;
-  if (mr::overlaps(uses, ~possible) || uses == mr::usage::none) {
-    throw error(errc::not_supported, "expose memory: the possible uses are " + mr::to_string(possible));
-  }
+  check_exposed_uses(uses);
   if (life_.has_ended()) throw error(errc::closed, "expose a buffer");
   if (memory.record()->region != nullptr && !device_.can_freeze()) {
     throw error(errc::not_supported,
@@ -96,7 +93,7 @@ void exposures::revoke(std::uint64_t key, revocation& who) noexcept {
     return who.revoked();
   }
   const bool is_open = item->state == exposure::open;
-  if (is_open) item->workers = find_workers();  // before the last use begins, because withdraw() uses it
+  if (is_open) item->workers = find_workers(home_);  // before the last use begins, because withdraw() uses it
   {
     const std::lock_guard lock(end_mutex_);
     if (!endpoint_is_closed_) {
@@ -116,18 +113,12 @@ bool exposures::invalidate(std::uint64_t key) noexcept {
   return true;
 }
 
-worker_pool* exposures::find_workers() const noexcept try {
-  return home_.on_own_thread() || home_.is_driven() ? &resource_workers(&home_) : nullptr;
-} catch (...) {  // no memory for the pool
-  return nullptr;
-}
-
 // Closes the region: on a worker, because libfabric may block, if the executor runs and can take the result afterwards;
 // otherwise on this thread.
 void exposures::close(exposure& item) noexcept {
   item.state = exposure::closing;
   ++closing_;
-  if (item.workers == nullptr) item.workers = find_workers();
+  if (item.workers == nullptr) item.workers = find_workers(home_);
   try {
     if (worker_pool* const workers = item.workers) return workers->submit(item);
   } catch (...) {  // no worker could be started
@@ -188,8 +179,7 @@ void exposures::ask(exposure& item) noexcept {
   if (life_.is_leaving()) return;  // closing the endpoint ends the accesses
   // mutant: do not ask the peer
   if (life_.peer_has_left()) return settled(item);
-  (last_unasked_ != nullptr ? last_unasked_->next_unasked : first_unasked_) = &item;
-  last_unasked_ = &item;
+  unasked_.push(item);
   owner_.has_questions();
 }
 
@@ -207,10 +197,8 @@ bool exposures::ask_about(std::uint64_t key) noexcept try {
 }
 
 std::optional<std::uint64_t> exposures::next_question() noexcept {
-  if (first_unasked_ == nullptr || unanswered_ == most_unanswered) return std::nullopt;  // mutant: ask about everything
-  exposure& item = *first_unasked_;
-  first_unasked_ = item.next_unasked;
-  if (first_unasked_ == nullptr) last_unasked_ = nullptr;
+  if (unasked_.empty() || unanswered_ == most_unanswered) return std::nullopt;  // mutant: ask about everything
+  exposure& item = unasked_.pop();
   item.is_asked = true;
   item.asked_at = home_.now();
   ++unanswered_;
@@ -245,7 +233,7 @@ exposures::exposure* exposures::next_asked(std::uint64_t key, bool in_use) noexc
 }
 
 void exposures::peer_left() noexcept {
-  first_unasked_ = last_unasked_ = nullptr;
+  unasked_.clear();
   for (std::size_t i = items_.size(); i-- != 0 && !life_.is_leaving();) {
     if (i < items_.size() && items_[i]->state == exposure::asking) settled(*items_[i]);
   }

@@ -5,6 +5,7 @@
 #include <weft/net/fabric/domain.hpp>
 #include <weft/net/fabric/endpoint.hpp>
 #include <weft/net/link/link_life.hpp>
+#include <weft/net/link/linked_queue.hpp>
 #include <weft/net/link/transport.hpp>
 #include <weft/runtime/core/executor_core.hpp>
 #include <weft/runtime/core/remote_work.hpp>
@@ -138,7 +139,6 @@ class exposures {
   };
 
   [[nodiscard]] exposure* find(std::uint64_t key) const noexcept;
-  [[nodiscard]] worker_pool* find_workers() const noexcept;
   void close(exposure& item) noexcept;
   void region_closed(exposure& item) noexcept;
   void ask(exposure& item) noexcept;
@@ -153,12 +153,11 @@ class exposures {
   event& quiet_;
   owner& owner_;
   std::vector<std::unique_ptr<exposure>> items_;
-  std::size_t closing_ = 0;            // exposures in the state `closing`
-  std::size_t asking_ = 0;             // exposures in the state `asking`
-  exposure* first_unasked_ = nullptr;  // list of the exposures about which the peer has yet to be asked
-  exposure* last_unasked_ = nullptr;
-  std::size_t unanswered_ = 0;  // questions that the peer has not answered
-  std::size_t exposing_ = 0;    // coroutines of expose() that refer to this object
+  std::size_t closing_ = 0;                                  // exposures in the state `closing`
+  std::size_t asking_ = 0;                                   // exposures in the state `asking`
+  linked_queue<exposure, &exposure::next_unasked> unasked_;  // exposures about which the peer has yet to be asked
+  std::size_t unanswered_ = 0;                               // questions that the peer has not answered
+  std::size_t exposing_ = 0;                                 // coroutines of expose() that refer to this object
 
   std::mutex end_mutex_;
   bool endpoint_is_closed_ = false;  // under end_mutex_: no last use begins afterwards

@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <chrono>
 #include <limits>
 #include <new>
 #include <type_traits>
@@ -319,7 +318,7 @@ void fabric_link::ask() noexcept {
         .reason = rights_of(work.kind),
         .key = work.remote_key,
         .address = work.remote_address,
-        .length = bytes_of(work)});
+        .length = work.bytes()});
 }
 
 void fabric_link::take_question(const control_record& asked) noexcept {
@@ -561,8 +560,6 @@ void fabric_link::lose_peer(std::string_view words) noexcept {
   end(false, make_error(errc::peer_vanished, words));
   begin_finish();
 }
-
-void fabric_link::abort(std::string_view why) noexcept { fail(make_error(errc::closed, why)); }
 
 void fabric_link::refuse(violation what, std::string_view why) noexcept {
   const auto reason = what == violation::revoking ? control_record::refused_you : control_record::rules;

@@ -85,7 +85,7 @@ class fabric_link final : public net::link,
   void post_receive(receive_work& work) noexcept override;
   void ring() noexcept override {}  // poll() hands the requests over
   void shut_down() noexcept override { life_.shut_down(); }
-  void abort(std::string_view why) noexcept override;
+  void abort(std::string_view why) noexcept override { fail(weft::detail::make_error(errc::closed, why)); }
   void refuse(violation what, std::string_view why) noexcept override;
   [[nodiscard]] bool may_have_failed_alone() const noexcept override { return failed_alone_; }
   [[nodiscard]] std::uint64_t largest_key() const noexcept override { return UINT64_MAX; }

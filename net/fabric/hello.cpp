@@ -3,7 +3,6 @@
 #include <weft/net/link/little_endian.hpp>
 
 #include <algorithm>
-#include <string_view>
 
 namespace weft::net::fabric {
 namespace {

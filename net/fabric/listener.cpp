@@ -106,9 +106,6 @@ class listener final : public socket_listener {
         memory_(std::move(memory)) {}
 
  private:
-  [[nodiscard]] peer_origin origin_of(const descriptor&, const socket_address& from) const noexcept override {
-    return network_of(from);
-  }
   task<std::unique_ptr<net::link_request>> receive_request(std::unique_ptr<descriptor> socket,
                                                            const socket_address& from, time_point deadline) override;
   task<> turn_away(descriptor& socket, time_point deadline) override;

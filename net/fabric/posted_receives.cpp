@@ -16,19 +16,16 @@ void posted_receives::make_room(std::size_t depth) {
 void posted_receives::post(receive_work& work) noexcept {
   posted_receive& item = receives_[work.slot];
   item.work = &work;
-  item.next = nullptr;
-  (last_ != nullptr ? last_->next : first_) = &item;
-  last_ = &item;
+  posted_.push(item);
 }
 
 ssize_t posted_receives::hand_over() noexcept {
   const std::size_t most = endpoint_.home().info().rx_attr->size;
-  while (first_ != nullptr && with_provider_ < most) {
-    const ssize_t result = hand_over(*first_);
+  while (!posted_.empty() && with_provider_ < most) {
+    const ssize_t result = hand_over(posted_.front());
     if (result < 0) return result;
     ++with_provider_;
-    first_ = first_->next;
-    if (first_ == nullptr) last_ = nullptr;
+    posted_.pop();
   }
   return 0;
 }

@@ -5,6 +5,7 @@
 #include <weft/net/fabric/endpoint.hpp>
 #include <weft/net/fabric/hello.hpp>
 #include <weft/net/fabric/operation.hpp>
+#include <weft/net/link/linked_queue.hpp>
 #include <weft/net/link/transport.hpp>
 
 #include <cstddef>
@@ -39,7 +40,7 @@ class posted_receives {
   void make_room(std::size_t depth);
   void post(receive_work& work) noexcept;
   /// Whether posted receives wait for hand_over().
-  [[nodiscard]] bool waits() const noexcept { return first_ != nullptr; }
+  [[nodiscard]] bool waits() const noexcept { return !posted_.empty(); }
   /// Hands receives to the provider, as many as it has room for. Yields 0, or a negative errno of fi_errno(3) if a
   /// receive could not be handed over: -FI_EAGAIN means not now.
   [[nodiscard]] ssize_t hand_over() noexcept;
@@ -70,10 +71,9 @@ class posted_receives {
   std::unique_ptr<posted_receive[]> receives_;  // by slot
   std::size_t depth_ = 0;                       // size of receives_ and arrived_
   std::size_t with_provider_ = 0;
-  posted_receive* first_ = nullptr;  // list of receives that are posted and not handed over
-  posted_receive* last_ = nullptr;
-  std::vector<posted_receive*> arrived_;  // a ring of messages, by number
-  std::size_t next_arrival_ = 0;          // the place of the next message
+  linked_queue<posted_receive, &posted_receive::next> posted_;  // receives that are not handed over
+  std::vector<posted_receive*> arrived_;                        // a ring of messages, by number
+  std::size_t next_arrival_ = 0;                                // the place of the next message
   std::uint32_t next_number_ = message_trailer::first_number;
 };
 

@@ -204,7 +204,7 @@ bool send_queue::stands_still(std::chrono::milliseconds patience) noexcept {
   if (!stands_since_) stands_since_ = home_.now();
   std::uint64_t bytes = 0;
   for (const posted_request* each = first_; each != nullptr && each != unsent_; each = each->next) {
-    bytes += bytes_of(*each->work);
+    bytes += each->work->bytes();
   }
   return home_.now() - *stands_since_ >= patience + std::chrono::seconds(bytes >> 20);
 }

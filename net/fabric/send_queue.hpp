@@ -43,13 +43,6 @@ struct posted_request {
   std::uint64_t fenced_key = 0;  ///< while `awaited`: the key that the peer has asked about
 };
 
-/// The bytes that a request moves.
-[[nodiscard]] inline std::uint64_t bytes_of(const work_request& work) noexcept {
-  std::uint64_t sum = work.own.size();
-  for (const mr::slice& part : work.segments) sum += part.size();
-  return sum;
-}
-
 /// The requests of a link, in order, from their post to their completion.
 ///
 /// A request that the provider might let overtake an earlier one waits for the earlier one: order_table. Each message
@@ -68,7 +61,7 @@ class send_queue {
     item.next = nullptr;
     item.handed_over = item.completed = 0;
     item.failed = item.cleared = item.refused = item.awaited = false;
-    const bool moves = work.kind == work_kind::send || bytes_of(work) != 0;
+    const bool moves = work.kind == work_kind::send || work.bytes() != 0;
     item.steps = static_cast<std::uint8_t>((moves ? 1 : 0) + (work.immediate ? 1 : 0));
     (last_ != nullptr ? last_->next : first_) = &item;
     last_ = &item;

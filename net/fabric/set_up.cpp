@@ -11,14 +11,10 @@
 
 #include <netinet/in.h>
 #include <sys/socket.h>
-#include <sys/uio.h>
 
 #include <array>
-#include <cerrno>
 #include <cstring>
-#include <exception>
 #include <optional>
-#include <string>
 #include <utility>
 
 namespace weft::net::fabric {
@@ -98,11 +94,7 @@ task<> send_frame(descriptor& socket, const frame& what, const char* step, time_
 
 void try_send_frame(const descriptor& socket, const frame& what) noexcept {
   std::array<std::byte, frame::max_bytes> bytes;
-  iovec memory{.iov_base = bytes.data(), .iov_len = pack(what, bytes)};
-  msghdr message{};
-  message.msg_iov = &memory;
-  message.msg_iovlen = 1;
-  socket.calls().sendmsg(socket.fd(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+  send_now(socket, std::span(bytes).first(pack(what, bytes)));
 }
 
 namespace {

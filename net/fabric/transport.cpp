@@ -12,9 +12,7 @@
 
 #include <exception>
 #include <span>
-#include <string>
 #include <utility>
-#include <vector>
 
 namespace weft::net::fabric {
 namespace {

@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
 
 // The header at the front of every ULPDU, which combines DDP's fields with RDMAP's opcode

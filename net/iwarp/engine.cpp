@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/iwarp/engine.hpp>
 
-#include <algorithm>
 #include <cassert>
 
 namespace weft::net::iwarp {
@@ -38,8 +37,7 @@ engine::engine(engine_host& host, const engine_options& options)
 engine::~engine() { assert(requests_.empty() && receives_.empty()); }
 
 bool engine::post(request& request) noexcept {
-  std::uint64_t total = request.tail.size();
-  for (const mr::slice& segment : request.local) total += segment.size();
+  const std::uint64_t total = request.tail.size() + mr::detail::total_size(request.local);
   if (total > max_message_bytes || (is_query(request.kind) && ord_ == 0)) return false;
   if (request.immediate && !(immediate_ && request.kind == request_kind::write)) return false;
   const bool has_word = request.local.empty() && total == sizeof(std::uint64_t);

@@ -5,10 +5,10 @@
 #include <weft/net/iwarp/early_segment.hpp>
 #include <weft/net/iwarp/engine_types.hpp>
 #include <weft/net/iwarp/incoming_requests.hpp>
-#include <weft/net/iwarp/linked_queue.hpp>
 #include <weft/net/iwarp/mpa.hpp>
 #include <weft/net/iwarp/output_batch.hpp>
 #include <weft/net/iwarp/rdmap.hpp>
+#include <weft/net/link/linked_queue.hpp>
 #include <weft/net/software/access_status.hpp>
 #include <weft/net/software/words.hpp>
 

@@ -4,9 +4,6 @@
 #include <weft/net/iwarp/ddp.hpp>
 #include <weft/net/iwarp/rdmap.hpp>
 #include <weft/net/iwarp/wire.hpp>
-#include <weft/net/software/access_status.hpp>
-
-#include <sys/uio.h>
 
 #include <algorithm>
 #include <array>

@@ -157,8 +157,7 @@ bool engine::may_take_now(const output_batch* batch, std::size_t bytes) const no
 
 void engine::take_now(output_batch& batch, request& item) noexcept {
   if (batch.empty()) batch.clear();
-  item.total_ = item.tail.size();
-  for (const mr::slice& segment : item.local) item.total_ += segment.size();
+  item.total_ = item.tail.size() + mr::detail::total_size(item.local);
   const opcode op = opcode_of(item);
   if (op != opcode::write) item.sequence_ = next_send_sequence_++;
   pack_small(batch, item, op);

@@ -62,7 +62,11 @@ inline std::span<std::byte> staging::room() noexcept {
 class executor_state final : public weft::detail::attachment {
  public:
   /// The running executor's state for `home`; created at the first call. Throws std::bad_alloc.
-  [[nodiscard]] static executor_state& of(const std::shared_ptr<domain>& home);
+  [[nodiscard]] static executor_state& of(const std::shared_ptr<domain>& home) {
+    executor_core& running = *executor_core::current();
+    if (auto* found = running.find_attachment(home.get())) return static_cast<executor_state&>(*found);
+    return static_cast<executor_state&>(running.attach(home.get(), std::make_unique<executor_state>(home)));
+  }
 
   explicit executor_state(std::shared_ptr<domain> home) : home_(std::move(home)), reader_(home_->keys()) {
     free_staging_.reserve(max_kept);

@@ -4,7 +4,6 @@
 #include <weft/net/iwarp/wire.hpp>
 
 #include <algorithm>
-#include <array>
 #include <string_view>
 
 namespace weft::net::iwarp::mpa {

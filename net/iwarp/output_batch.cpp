@@ -3,7 +3,6 @@
 #include <weft/net/iwarp/output_batch.hpp>
 
 #include <algorithm>
-#include <cassert>
 
 namespace weft::net::iwarp {
 

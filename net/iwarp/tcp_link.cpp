@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/iwarp/tcp_link.hpp>
-#include <weft/net/link/native_protocol.hpp>
-
-#include <fmt/core.h>
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -13,7 +10,6 @@
 #include <cerrno>
 #include <cstring>
 #include <new>
-#include <system_error>
 
 namespace weft::net::iwarp {
 namespace {
@@ -232,8 +228,6 @@ void tcp_link::post_receive(receive_work& work) noexcept {
   resuming_ = true;  // run_late() resumes the input, because the caller may be in the middle of handling a message
   settle_later();
 }
-
-void tcp_link::ring() noexcept { settle_later(); }
 
 // Does what calls and events have put off: resumes the input, sends what was posted, by one sendmsg for many requests,
 // and takes the steps of closing. tell_closed() may destroy the link, so nothing of it is touched afterwards.
@@ -456,8 +450,6 @@ access_status tcp_link::remote_atomic(const atomic_request& asked, std::uint64_t
 access_status tcp_link::check_atomic(std::uint32_t stag, std::uint64_t offset) noexcept {
   return shared_.keys().check_atomic(stag, offset, id_);
 }
-
-access_status tcp_link::invalidate(std::uint32_t stag) noexcept { return shared_.keys().invalidate(stag, id_); }
 
 void tcp_link::completed(request& item, const completion& how) noexcept {
   work_status status = work_status::done;

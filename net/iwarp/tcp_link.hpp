@@ -59,7 +59,7 @@ class tcp_link final : public net::link,
   [[nodiscard]] bool take_now(const work_request& work) noexcept override;
   void post(work_request& work) noexcept override;
   void post_receive(receive_work& work) noexcept override;
-  void ring() noexcept override;
+  void ring() noexcept override { settle_later(); }
   void shut_down() noexcept override;
   void abort(std::string_view why) noexcept override;
   void refuse(violation what, std::string_view why) noexcept override;
@@ -102,7 +102,7 @@ class tcp_link final : public net::link,
   [[nodiscard]] bool was_revoked(std::uint32_t stag) const noexcept override {
     return domain_->keys().was_revoked(stag);
   }
-  access_status invalidate(std::uint32_t stag) noexcept override;
+  access_status invalidate(std::uint32_t stag) noexcept override { return shared_.keys().invalidate(stag, id_); }
   void completed(request& item, const completion& how) noexcept override;
   void received(receive_request& item, const received_info& info) noexcept override;
   receive_request* take_receive() noexcept override;

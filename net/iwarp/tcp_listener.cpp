@@ -38,7 +38,7 @@ class tcp_request final : public net::link_request {
   // Rejects an unanswered request. The reply fits into the empty buffer of a new socket, so nothing has to wait.
   ~tcp_request() override {
     try {
-      if (socket_ != nullptr && machine_->reject({})) send_at_once(machine_->output());
+      if (socket_ != nullptr && machine_->reject({})) send_now(*socket_, machine_->output());
     } catch (const std::bad_alloc&) {  // then the peer sees the end of the stream
     }
   }
@@ -67,14 +67,6 @@ class tcp_request final : public net::link_request {
   }
 
  private:
-  void send_at_once(std::span<const std::byte> answer) noexcept {
-    iovec memory{.iov_base = const_cast<std::byte*>(answer.data()), .iov_len = answer.size()};
-    msghdr message{};
-    message.msg_iov = &memory;
-    message.msg_iovlen = 1;
-    socket_->calls().sendmsg(socket_->fd(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-  }
-
   std::unique_ptr<descriptor> socket_;
   socket_address from_;
   std::string peer_;
@@ -93,9 +85,6 @@ class tcp_listener final : public socket_listener {
         of_device_(of_device) {}
 
  private:
-  [[nodiscard]] peer_origin origin_of(const descriptor&, const socket_address& from) const noexcept override {
-    return network_of(from);
-  }
   task<std::unique_ptr<net::link_request>> receive_request(std::unique_ptr<descriptor> socket,
                                                            const socket_address& from, time_point deadline) override;
   task<> turn_away(descriptor& socket, time_point deadline) override;

@@ -4,11 +4,9 @@
 #include <weft/net/iwarp/tcp_listener.hpp>
 #include <weft/net/iwarp/transport.hpp>
 #include <weft/net/link/try_addresses.hpp>
-#include <weft/net/software/domain.hpp>
 #include <weft/net/software/receive_queue.hpp>
 
 #include <span>
-#include <string>
 #include <string_view>
 
 namespace weft::net::iwarp {

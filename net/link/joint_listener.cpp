@@ -10,7 +10,6 @@
 #include <deque>
 #include <exception>
 #include <optional>
-#include <utility>
 
 namespace weft::net {
 namespace {

@@ -3,14 +3,6 @@
 
 namespace weft::net {
 
-connection_statistics::operations live_statistics::operations::snapshot() const noexcept {
-  connection_statistics::operations now;
-  now.posted = posted.get();
-  now.bytes = bytes.get();
-  now.failed = failed.get();
-  return now;
-}
-
 connection_statistics live_statistics::snapshot(time_point time) const noexcept {
   connection_statistics now;
   now.sends = sends.snapshot();

@@ -22,7 +22,9 @@ struct live_statistics : weft::detail::list_hook<live_statistics> {
     live_number bytes;
     live_number failed;
 
-    [[nodiscard]] connection_statistics::operations snapshot() const noexcept;
+    [[nodiscard]] connection_statistics::operations snapshot() const noexcept {
+      return {.posted = posted.get(), .bytes = bytes.get(), .failed = failed.get()};
+    }
   };
   operations sends;
   operations writes;

@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/net/link/little_endian.hpp>
 #include <weft/net/link/native_protocol.hpp>
 #include <weft/runtime/error.hpp>
 
 #include <fmt/core.h>
-
-#include <algorithm>
 
 namespace weft::net {
 namespace {

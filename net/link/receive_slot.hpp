@@ -2,6 +2,7 @@
 #pragma once
 
 #include <weft/mr/buffer.hpp>
+#include <weft/net/link/linked_queue.hpp>
 #include <weft/net/link/transport.hpp>
 
 #include <cstddef>
@@ -37,25 +38,6 @@ struct own_receives {
   std::vector<receive_slot> slots;  ///< prepared, and numbered one after another
 };
 
-/// A FIFO of slots.
-class receive_slot_queue {
- public:
-  [[nodiscard]] bool empty() const noexcept { return first_ == nullptr; }
-  void push(receive_slot& slot) noexcept {
-    slot.next = nullptr;
-    (first_ == nullptr ? first_ : last_->next) = &slot;
-    last_ = &slot;
-  }
-  [[nodiscard]] receive_slot& front() const noexcept { return *first_; }
-  [[nodiscard]] receive_slot& pop() noexcept {
-    receive_slot& slot = *first_;
-    first_ = slot.next;
-    return slot;
-  }
-
- private:
-  receive_slot* first_ = nullptr;
-  receive_slot* last_ = nullptr;
-};
+using receive_slot_queue = linked_queue<receive_slot, &receive_slot::next>;
 
 }  // namespace weft::net

@@ -14,7 +14,6 @@
 
 #include <sys/socket.h>
 
-#include <cstddef>
 #include <deque>
 #include <memory>
 #include <string>
@@ -59,8 +58,11 @@ class socket_listener : private io_operation,
   [[nodiscard]] executor_core& home() const noexcept { return executor_; }
 
  private:
-  /// The origin of the peer that was accepted on `socket`, from address `from`.
-  [[nodiscard]] virtual peer_origin origin_of(const descriptor& socket, const socket_address& from) const noexcept = 0;
+  /// The origin of the peer that was accepted on the socket, from address `from`. For listeners whose peers have no
+  /// network address, another one.
+  [[nodiscard]] virtual peer_origin origin_of(const descriptor&, const socket_address& from) const noexcept {
+    return network_of(from);
+  }
   /// Waits for a peer's request, and yields it, never null. Throws if the peer sends no valid request; an exception
   /// ends this peer's set-up alone. Runs with a stop token of its own, and the listener lives until the task has ended.
   /// The event driver must have forgotten the socket by then, because the request may be accepted on another executor.

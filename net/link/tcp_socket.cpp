@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/net/link/checked.hpp>
 #include <weft/net/link/tcp_socket.hpp>
 #include <weft/net/link/tcp_window_watch.hpp>
 #include <weft/runtime/core/background.hpp>
@@ -168,8 +169,7 @@ task<int> run_step(std::shared_ptr<socket_call> call, const char* step, time_poi
   try {
     auto calling = make_call(std::move(call));
     const int result = co_await with_deadline(deadline, std::move(calling));
-    if (result < 0) throw system_error(-result, step);
-    co_return result;
+    co_return checked(result, step);
   } catch (const error& why) {
     if (why.code() == errc::timed_out) throw error(errc::timed_out, step);
     throw;
@@ -179,9 +179,7 @@ task<int> run_step(std::shared_ptr<socket_call> call, const char* step, time_poi
 }  // namespace
 
 descriptor open_socket(const socket_address& address, system_calls& calls) {
-  const int fd = calls.socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) throw system_error(-fd, "open a TCP socket");
-  return {fd, calls};
+  return {checked(calls.socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0), "open a TCP socket"), calls};
 }
 
 void prepare_socket(descriptor& socket, std::chrono::milliseconds dead_peer_after) {
@@ -223,8 +221,7 @@ void bind_source(descriptor& socket, const socket_address& target, std::span<con
   } else {
     set_option(socket, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1, step.c_str());
   }
-  const int result = socket.calls().bind(socket.fd(), source->data(), source->size());
-  if (result < 0) throw system_error(-result, step);
+  checked(socket.calls().bind(socket.fd(), source->data(), source->size()), step.c_str());
 }
 
 task<> connect_socket(descriptor& socket, const socket_address& address, time_point deadline) {
@@ -261,28 +258,32 @@ task<> wait_for_input(descriptor& socket, const char* step, time_point deadline)
 descriptor listen_at(const socket_address& address, system_calls& calls, std::optional<std::uint8_t> traffic_class) {
   constexpr int backlog = 4096;  // the kernel caps it at net.core.somaxconn
   descriptor socket = open_socket(address, calls);
-  const auto check = [](int result, const char* step) {
-    if (result < 0) throw system_error(-result, step);
-  };
   const int yes = 1;
-  check(calls.setsockopt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes), "allow the address to be reused");
+  checked(calls.setsockopt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes), "allow the address to be reused");
   if (address.family() == AF_INET6) {
     // "[::]" takes IPv4 as well, whatever net.ipv6.bindv6only says: see ipv6(7).
     const int no = 0;
-    check(calls.setsockopt(socket.fd(), IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no), "listen for IPv4 as well");
+    checked(calls.setsockopt(socket.fd(), IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no), "listen for IPv4 as well");
   }
   set_traffic_class(socket, address.family(), traffic_class);
-  check(calls.bind(socket.fd(), address.data(), address.size()), "bind the address");
-  check(calls.listen(socket.fd(), backlog), "listen");
+  checked(calls.bind(socket.fd(), address.data(), address.size()), "bind the address");
+  checked(calls.listen(socket.fd(), backlog), "listen");
   return socket;
 }
 
 socket_address address_of(const descriptor& socket) {
   sockaddr_storage bound{};
   socklen_t length = sizeof bound;
-  const int result = socket.calls().getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&bound), &length);
-  if (result < 0) throw system_error(-result, "find out the port");
+  checked(socket.calls().getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&bound), &length), "find out the port");
   return {reinterpret_cast<sockaddr*>(&bound), length};
+}
+
+ssize_t send_now(const descriptor& socket, std::span<const std::byte> what) noexcept {
+  iovec memory{.iov_base = const_cast<std::byte*>(what.data()), .iov_len = what.size()};
+  msghdr message{};
+  message.msg_iov = &memory;
+  message.msg_iovlen = 1;
+  return socket.calls().sendmsg(socket.fd(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
 bool is_transient(int number) noexcept {

@@ -50,6 +50,8 @@ task<> wait_for_input(descriptor& socket, const char* step, time_point deadline)
                                    std::optional<std::uint8_t> traffic_class);
 /// The address to which the socket is bound. Throws weft::error.
 [[nodiscard]] socket_address address_of(const descriptor& socket);
+/// Sends what the socket takes at once. Returns the number of bytes, or -errno.
+ssize_t send_now(const descriptor& socket, std::span<const std::byte> what) noexcept;
 
 /// Whether this errno of accept(2) concerns one peer, the network to it or an interrupted call, so that accept(2) is to
 /// be called again, as its manual page asks.

@@ -68,6 +68,9 @@ struct work_request {
   /// machine's byte order.
   std::span<std::byte> own{};
   void* corner = nullptr;  ///< the link's private room beside the request: link::corner_bytes()
+
+  /// The bytes that the request moves.
+  [[nodiscard]] std::size_t bytes() const noexcept { return own.size() + mr::detail::total_size(segments); }
 };
 
 /// Elements of a work_run that are posted together.
@@ -197,6 +200,15 @@ struct exposed_place {
   /// The number of the fabric by which the peer finds the place; empty: that of the transport's domain.
   std::optional<std::uint8_t> fabric{};
 };
+
+/// Throws errc::not_supported if memory cannot be exposed for `uses`, or if they are none.
+inline void check_exposed_uses(mr::usage uses) {
+  constexpr mr::usage possible =
+      mr::usage::read_src | mr::usage::write_dst | mr::usage::atomic_dst | mr::usage::flush_visibility;
+  if (mr::overlaps(uses, ~possible) || uses == mr::usage::none) {
+    throw error(errc::not_supported, "expose memory: the possible uses are " + mr::to_string(possible));
+  }
+}
 
 /// An established connection of a transport. All calls but rails() are made on the thread of its executor, maybe while
 /// that executor is between two runs. The order of life: start(), posts, then shut_down() or abort() (or the peer ends

@@ -44,32 +44,13 @@ static_assert(control::max_bytes <= receive_bytes(0), "a receive of the connecti
 std::span<const std::byte> control::pack(storage& out) const noexcept {
   out.fill(std::byte{0});
   const std::size_t body = body_bytes(kind).value_or(0);
-  switch (kind) {
-    case control_kind::exposed:
-    case control_kind::listens:
-      put(out, 24, address);
-      [[fallthrough]];
-    case control_kind::names:
-      put(out, 16, key);
-      [[fallthrough]];
-    case control_kind::fenced:
-    case control_kind::confirm:
-    case control_kind::confirmed:
-    case control_kind::revoke:
-    case control_kind::withdrawn:
-    case control_kind::refused:
-      put(out, 8, number);
-      [[fallthrough]];
-    case control_kind::fence:
-      put(out, 0, rail);
-      put(out, 1, static_cast<std::uint8_t>(carried_messages || at_deadline ? 1 : 0));
-      put(out, 4, epoch);
-      break;
-    case control_kind::hello:
-    case control_kind::welcome:
-    case control_kind::credits:
-    case control_kind::finish:
-      break;
+  if (body >= 32) put(out, 24, address);
+  if (body >= 24) put(out, 16, key);
+  if (body >= 16) put(out, 8, number);
+  if (body >= 8) {
+    put(out, 0, rail);
+    put(out, 1, static_cast<std::uint8_t>(carried_messages || at_deadline ? 1 : 0));
+    put(out, 4, epoch);
   }
   put(out, body, static_cast<std::uint8_t>(kind));
   put(out, body + 4, received);

@@ -15,7 +15,6 @@
 #include <weft/runtime/system/timer.hpp>
 #include <weft/runtime/task.hpp>
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>

@@ -8,7 +8,6 @@
 
 #include <chrono>
 #include <exception>
-#include <utility>
 
 namespace weft::net::rails {
 namespace {
@@ -19,12 +18,7 @@ constexpr duration first_pause = 100ms;
 // The pause before delayed lines are tried again.
 constexpr duration next_pause = 1s;
 
-void report_change(std::string_view text) noexcept {
-  report what;
-  what.kind = report_kind::change;
-  what.text = text;
-  send_report(what);
-}
+void report_change(std::string_view text) noexcept { send_report({.kind = report_kind::change, .text = text}); }
 
 std::string length_of(duration time) {
   if (time < 1s) return fmt::format("{} ms", std::chrono::duration_cast<std::chrono::milliseconds>(time).count());

@@ -24,12 +24,6 @@ std::uint32_t slices_out(const rail& over, std::uint64_t slice_bytes) noexcept {
   return slices < most_slices_out ? std::max(static_cast<std::uint32_t>(slices), least_slices_out) : most_slices_out;
 }
 
-std::uint64_t bytes_of(const work_request& work) noexcept {
-  std::uint64_t sum = 0;
-  for (const mr::slice& each : work.segments) sum += each.size();
-  return sum;
-}
-
 void copy_request(part& to, const work_request& from, bool railed) noexcept {
   to.kind = from.kind;
   to.solicited = from.solicited;
@@ -61,7 +55,7 @@ void outgoing::post(entry& item) noexcept {
   work_request* const work = item.work;
   item = entry();
   item.work = work;
-  item.bytes = bytes_of(*work);
+  item.bytes = mr::detail::total_size(work->segments);
   item.first_over.fill(entry::nowhere);
   (last_ != nullptr ? last_->next : first_) = &item;
   last_ = &item;

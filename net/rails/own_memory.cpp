@@ -5,7 +5,6 @@
 #include <weft/runtime/sleep.hpp>
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cassert>
 #include <exception>

@@ -3,7 +3,6 @@
 
 #include <weft/mr/buffer.hpp>
 #include <weft/net/link/transport.hpp>
-#include <weft/net/options.hpp>
 #include <weft/net/rails/control.hpp>
 #include <weft/net/rails/fences.hpp>
 #include <weft/net/rails/handles.hpp>

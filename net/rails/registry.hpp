@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/net/rails/control.hpp>
+#include <weft/net/link/join.hpp>
 #include <weft/net/rails/health.hpp>
 #include <weft/runtime/core/executor_core.hpp>
 

@@ -24,7 +24,6 @@
 #include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 namespace weft::net::rails {
 namespace {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/net/rails/control.hpp>
 #include <weft/net/rails/patience.hpp>
 #include <weft/net/rails/rail.hpp>
 #include <weft/net/rails/rail_owner.hpp>

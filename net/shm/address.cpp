@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/net/link/checked.hpp>
 #include <weft/net/link/tcp_socket.hpp>
 #include <weft/net/link/transport.hpp>
 #include <weft/net/shm/address.hpp>
-#include <weft/net/shm/checked.hpp>
 #include <weft/net/shm/peer_user.hpp>
 #include <weft/runtime/core/executor_core.hpp>
 #include <weft/runtime/error.hpp>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/system/page.hpp>
+#include <weft/net/link/checked.hpp>
 #include <weft/net/shm/channel.hpp>
-#include <weft/net/shm/checked.hpp>
 #include <weft/runtime/error.hpp>
 
 #include <fcntl.h>

@@ -7,7 +7,6 @@
 #include <weft/runtime/system/system_calls.hpp>
 
 #include <cstddef>
-#include <cstdint>
 
 namespace weft::net::shm {
 

@@ -2,6 +2,7 @@
 #include <weft/net/shm/direct_loans.hpp>
 
 #include <algorithm>
+#include <cstddef>
 #include <new>
 #include <utility>
 

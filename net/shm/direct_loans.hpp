@@ -9,7 +9,6 @@
 #include <weft/runtime/core/executor_core.hpp>
 
 #include <atomic>
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>

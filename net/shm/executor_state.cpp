@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/net/link/checked.hpp>
 #include <weft/net/shm/executor_state.hpp>
 #include <weft/runtime/error.hpp>
 
@@ -16,9 +17,7 @@ namespace {
 constexpr std::uint32_t polls_between_looks = 64;
 
 descriptor make_epoll(system_calls& calls) {
-  const int made = calls.epoll_create1(EPOLL_CLOEXEC);
-  if (made < 0) throw error(std::error_code(-made, std::system_category()), "epoll_create1");
-  return {made, calls};
+  return {checked(calls.epoll_create1(EPOLL_CLOEXEC), "epoll_create1"), calls};
 }
 
 }  // namespace
@@ -53,7 +52,7 @@ void executor_state::add(polled_end& item, int socket) {
   const int result = calls_.epoll_ctl(sockets_.fd(), EPOLL_CTL_ADD, socket, &wanted);
   if (result < 0) {
     leave();
-    throw error(std::error_code(-result, std::system_category()), "watch the socket of a connection");
+    throw system_error(-result, "watch the socket of a connection");
   }
   link(item);
 }

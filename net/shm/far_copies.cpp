@@ -2,7 +2,6 @@
 #include <weft/net/shm/far_copies.hpp>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <cstring>
 

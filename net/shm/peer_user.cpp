@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/net/link/checked.hpp>
 #include <weft/net/shm/peer_user.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/system/system_calls.hpp>
@@ -64,8 +65,7 @@ bool every_user_has_a_number() noexcept {
 ucred peer_of(const descriptor& socket) {
   ucred who{};
   socklen_t length = sizeof who;
-  const int result = socket.calls().getsockopt(socket.fd(), SOL_SOCKET, SO_PEERCRED, &who, &length);
-  if (result < 0) throw system_error(-result, "ask who the peer is");
+  checked(socket.calls().getsockopt(socket.fd(), SOL_SOCKET, SO_PEERCRED, &who, &length), "ask who the peer is");
   return who;
 }
 

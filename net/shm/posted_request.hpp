@@ -71,12 +71,6 @@ class posted_requests {
   std::uint32_t count_ = 0;  // number of requests sent so far, modulo 2^32; the peer counts them too
 };
 
-[[nodiscard]] inline std::uint64_t bytes_of(const work_request& work) noexcept {
-  std::uint64_t sum = work.own.size();
-  for (const mr::slice& segment : work.segments) sum += segment.size();
-  return sum;
-}
-
 [[nodiscard]] inline record_kind record_of(work_kind kind) noexcept {
   switch (kind) {
     case work_kind::send:

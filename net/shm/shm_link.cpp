@@ -102,7 +102,7 @@ bool shm_link::furnish(work_request& work) noexcept {
 void shm_link::post(work_request& work) noexcept {
   const turn outer(*this);
   posted_request& item = *static_cast<posted_request*>(work.corner);
-  item.bytes = bytes_of(work);
+  item.bytes = work.bytes();
   item.moved = 0;
   item.done = item.far = item.numbered = false;
   requests_.add(item);
@@ -328,8 +328,6 @@ void shm_link::fall_asleep() noexcept {
   made_.memory.own().attention.store(end_words::asleep, std::memory_order_seq_cst);
   std::atomic_thread_fence(std::memory_order_seq_cst);  // pairs with output_ring::wake_other()
 }
-
-void shm_link::wake_up() noexcept { made_.memory.own().attention.store(end_words::awake, std::memory_order_relaxed); }
 
 void shm_link::loans_ended() noexcept {
   const turn outer(*this);

@@ -97,7 +97,7 @@ class shm_link final : public net::link,
   // polled_end
   std::size_t poll() noexcept override;
   void fall_asleep() noexcept override;
-  void wake_up() noexcept override;
+  void wake_up() noexcept override { made_.memory.own().attention.store(end_words::awake, std::memory_order_relaxed); }
   void socket_ready(bool at_end) noexcept override;
   // timer: an answer is overdue
   void expired() noexcept override;

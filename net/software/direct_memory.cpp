@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/net/link/checked.hpp>
 #include <weft/net/software/direct_memory.hpp>
 #include <weft/runtime/error.hpp>
 
@@ -11,7 +12,6 @@
 #include <cassert>
 #include <chrono>
 #include <system_error>
-#include <utility>
 
 // Since Linux 5.1; the C library's headers may be older.
 #ifndef F_SEAL_FUTURE_WRITE
@@ -43,8 +43,8 @@ std::shared_ptr<direct_memory> direct_memory::make(const mr::memory_record& whol
   }
   if (!writable && mr::overlaps(whole.usage, writing))
     refuse("the file is sealed against writing (F_SEAL_WRITE or F_SEAL_FUTURE_WRITE), but the usage lets peers write");
-  const int copy = calls.fcntl(whole.file.descriptor, F_DUPFD_CLOEXEC, 0);
-  if (copy < 0) throw error(std::error_code(-copy, std::system_category()), "copy the descriptor of direct memory");
+  const int copy =
+      checked(calls.fcntl(whole.file.descriptor, F_DUPFD_CLOEXEC, 0), "copy the descriptor of direct memory");
   return std::make_shared<direct_memory>(descriptor(copy, calls), whole.bytes, writable);
 }
 

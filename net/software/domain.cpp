@@ -8,9 +8,7 @@
 #include <weft/runtime/system/system_calls.hpp>
 
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <string>
 #include <utility>
 
 namespace weft::net::software {

@@ -5,7 +5,6 @@
 #include <weft/net/software/key_table.hpp>
 
 #include <cstddef>
-#include <memory>
 #include <span>
 #include <string>
 

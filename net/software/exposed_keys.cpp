@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/net/link/transport.hpp>
 #include <weft/net/software/exposed_keys.hpp>
-#include <weft/runtime/error.hpp>
 
 #include <cstddef>
 #include <span>
@@ -8,9 +8,6 @@
 
 namespace weft::net::software {
 namespace {
-
-constexpr mr::usage possible =
-    mr::usage::read_src | mr::usage::write_dst | mr::usage::atomic_dst | mr::usage::flush_visibility;
 
 key_rights rights_of_peer(mr::usage uses) noexcept {
   return {.remote_read = mr::overlaps(uses, mr::usage::read_src | mr::usage::flush_visibility),
@@ -21,9 +18,7 @@ key_rights rights_of_peer(mr::usage uses) noexcept {
 }  // namespace
 
 std::uint32_t exposed_keys::open(const mr::slice& memory, mr::usage uses, mr::detail::peer_gate* gate) {
-  if (mr::overlaps(uses, ~possible) || uses == mr::usage::none) {
-    throw error(errc::not_supported, "expose memory: the possible uses are " + mr::to_string(possible));
-  }
+  check_exposed_uses(uses);
   std::set<std::uint32_t> made{0};  // allocated before the key is opened, so that nothing fails after that
   const std::span<std::byte> bytes = memory.bytes();
   const std::uint32_t key = domain_.keys().open({.ranges = {&bytes, 1},

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/net/link/tcp_socket.hpp>
 #include <weft/net/link/try_addresses.hpp>
 #include <weft/net/stream/tcp_stream.hpp>
 #include <weft/runtime/core/background.hpp>
@@ -12,10 +11,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <chrono>
-#include <cstdint>
 #include <new>
-#include <optional>
 #include <span>
 #include <utility>
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/verbs/async_events.hpp>
 
-#include <algorithm>
 #include <cerrno>
 #include <new>
 

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/net/link/checked.hpp>
+#include <weft/net/link/take_back_workers.hpp>
 #include <weft/net/verbs/bound_windows.hpp>
 #include <weft/net/verbs/words.hpp>
 #include <weft/runtime/error.hpp>
@@ -76,8 +78,7 @@ void bound_windows::make(bound_window& item, std::span<std::byte> memory, mr::ac
   rdma_calls& library = device_.calls();
   ibv_mw* window = nullptr;
   const ibv_mw_type type = device_.traits().windows == window_kind::type_1 ? IBV_MW_TYPE_1 : IBV_MW_TYPE_2;
-  const int allocated = library.alloc_mw(device_.pd(), type, &window);
-  if (allocated < 0) throw system_error(-allocated, "allocate a memory window");
+  checked(library.alloc_mw(device_.pd(), type, &window), "allocate a memory window");
   if (!device_.traits().checks_window_bounds) {
     unsigned flags = IBV_ACCESS_MW_BIND;
     if (includes(rights, mr::access::local_write)) flags |= IBV_ACCESS_LOCAL_WRITE;
@@ -109,7 +110,7 @@ bool bound_windows::is_gone(const bound_window& item) noexcept {
 }
 
 void bound_windows::revoke(bound_window& item, revocation& who) noexcept {
-  worker_pool* const workers = find_workers();
+  worker_pool* const workers = find_workers(home_);
   begin(item, &who, workers);
   try {
     if (workers != nullptr) return workers->submit(item);
@@ -129,15 +130,6 @@ void bound_windows::revoke_now(bound_window& item) noexcept {
   begin(item, nullptr, nullptr);
   take_back(item);
   ended(item);
-}
-
-worker_pool* bound_windows::find_workers() const noexcept {
-  if (!home_.on_own_thread() && !home_.is_driven()) return nullptr;
-  try {
-    return &resource_workers(&home_);
-  } catch (const std::exception&) {
-    return nullptr;
-  }
 }
 
 void bound_windows::begin(bound_window& item, revocation* who, worker_pool* workers) noexcept {

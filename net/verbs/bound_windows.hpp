@@ -127,7 +127,6 @@ class bound_windows {
  private:
   friend class bound_window;
   void begin(bound_window& item, revocation* who, worker_pool* workers) noexcept;
-  [[nodiscard]] worker_pool* find_workers() const noexcept;
   void take_back(bound_window& item) noexcept;
   [[nodiscard]] int deallocate(const bound_window& item) noexcept;
   void ended(bound_window& item) noexcept;

@@ -4,8 +4,6 @@
 
 #include <fcntl.h>
 
-#include <cerrno>
-#include <cstdint>
 #include <fstream>
 
 namespace weft::net::verbs {

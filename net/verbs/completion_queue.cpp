@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/verbs/completion_queue.hpp>
 #include <weft/net/verbs/words.hpp>
-#include <weft/runtime/error.hpp>
 
 #include <algorithm>
 #include <array>
 #include <cassert>
 #include <cerrno>
+#include <utility>
 
 namespace weft::net::verbs {
 namespace {

@@ -9,7 +9,6 @@
 #include <weft/runtime/io/socket_address.hpp>
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/net/link/checked.hpp>
 #include <weft/net/link/receive_slot.hpp>
 #include <weft/net/verbs/endpoint.hpp>
 #include <weft/net/verbs/words.hpp>
@@ -166,7 +167,7 @@ void endpoint::create_pair() {
     attempt.cap.max_inline_data = size;
     result = create_pair(attempt);
   }
-  check(result, "create a queue pair");
+  checked(result, "create a queue pair");
   pair_->qp_context = target_.get();
   max_inline_bytes_ = std::min(attempt.cap.max_inline_data, inline_sizes.front());
 }
@@ -203,7 +204,7 @@ void endpoint::post_first_receives() {
     if (i != 0) chain[i - 1].wr.next = &chain[i].wr;
   }
   ibv_recv_wr* refused = nullptr;
-  check(calls().post_recv(pair_, &chain.front().wr, &refused), "post the first receives");
+  checked(calls().post_recv(pair_, &chain.front().wr, &refused), "post the first receives");
   posted_receives_ = chain.size();
 }
 
@@ -213,7 +214,7 @@ void endpoint::change_to(ibv_qp_state state, const agreement& what) {
   ibv_qp_attr wanted{};
   wanted.qp_state = state;
   int mask = 0;
-  check(calls().init_qp_attr(id_.get(), &wanted, &mask), "ask how to set the queue pair up");
+  checked(calls().init_qp_attr(id_.get(), &wanted, &mask), "ask how to set the queue pair up");
   wanted.qp_state = state;
   // mutant: offer a peer no rights
   wanted.qp_access_flags = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
@@ -231,7 +232,7 @@ void endpoint::change_to(ibv_qp_state state, const agreement& what) {
   const char* const step = state == IBV_QPS_INIT  ? "initialize the queue pair"
                            : state == IBV_QPS_RTR ? "make the queue pair ready to receive"
                                                   : "make the queue pair ready to send";
-  check(calls().modify_qp(pair_, &wanted, mask), step);
+  checked(calls().modify_qp(pair_, &wanted, mask), step);
 }
 
 task<> endpoint::make_ready(agreement what) {
@@ -334,7 +335,7 @@ task<cm_event> endpoint::wait_for(rdma_cm_event_type expected, const char* step,
 
 task<endpoint::sign_of_life> endpoint::ask_with_nothing(time_point deadline) {
   marker question(*queue_);
-  check(post_empty_write(calls(), pair_, question.tag()), "ask for a sign of life");
+  checked(post_empty_write(calls(), pair_, question.tag()), "ask for a sign of life");
   try {
     co_await with_deadline(deadline, question.wait());
   } catch (const error& why) {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/system/background.hpp>
+#include <weft/net/link/checked.hpp>
 #include <weft/net/verbs/event_channel.hpp>
 #include <weft/runtime/error.hpp>
 
 #include <algorithm>
 #include <cassert>
-#include <utility>
 
 namespace weft::net::verbs {
 namespace {
@@ -49,8 +49,7 @@ channel_handle::channel_handle(rdma_calls& library) : calls_(library) {
 }
 
 cm_id::cm_id(std::shared_ptr<channel_handle> channel, cm_handler* handler) : channel_(std::move(channel)) {
-  const int failure = channel_->calls().create_id(channel_->get(), handler, &id_);
-  if (failure < 0) throw system_error(-failure, "create an id of the RDMA connection manager");
+  checked(channel_->calls().create_id(channel_->get(), handler, &id_), "create an id of the RDMA connection manager");
 }
 
 int cm_id::migrate(const std::shared_ptr<channel_handle>& target) noexcept {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/net/link/checked.hpp>
 #include <weft/net/link/listener_handle.hpp>
 #include <weft/net/link/live_statistics.hpp>
 #include <weft/net/link/socket_listener.hpp>
@@ -7,8 +8,6 @@
 #include <weft/net/verbs/words.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/offload.hpp>
-
-#include <netinet/in.h>
 
 #include <algorithm>
 #include <atomic>
@@ -48,7 +47,7 @@ class rdma_request final : public net::link_request {
   task<> reject(std::span<const std::byte> data) override {
     const int result = device_->calls().reject(id_.get(), data.data(), static_cast<std::uint8_t>(data.size()));
     cm_id::destroy_on_worker(std::move(id_));
-    check(result, "reject the RDMA connection");
+    checked(result, "reject the RDMA connection");
     co_return;
   }
 
@@ -121,19 +120,19 @@ task<> listener::give_address_back() {
 void listener::listen_on(socket_address address) {
   rdma_calls& library = device_->calls();
   int yes = 1;
-  check(library.set_option(id_.get(), RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &yes, sizeof yes),
-        "allow the address to be reused");
+  checked(library.set_option(id_.get(), RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &yes, sizeof yes),
+          "allow the address to be reused");
   if (address.family() == AF_INET6) {
     // "[::]" accepts IPv4 as well, whatever net.ipv6.bindv6only says.
     int no = 0;
-    check(library.set_option(id_.get(), RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &no, sizeof no), "listen for IPv4");
+    checked(library.set_option(id_.get(), RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &no, sizeof no), "listen for IPv4");
   }
   set_traffic_class(library, id_, options_.traffic_class);
-  check(library.bind_addr(id_.get(), const_cast<sockaddr*>(address.data())), "bind the address");
+  checked(library.bind_addr(id_.get(), const_cast<sockaddr*>(address.data())), "bind the address");
   if (id_->verbs != nullptr && !device_->is_that_of(*id_.get())) {
     throw error(errc::wrong_device, std::string("the address belongs to ") + id_->verbs->device->name);
   }
-  check(library.listen(id_.get(), backlog), "listen");
+  checked(library.listen(id_.get(), backlog), "listen");
   name_ = socket_address(rdma_get_local_addr(id_.get()), address.size()).to_string();
 }
 

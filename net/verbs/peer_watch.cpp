@@ -25,8 +25,6 @@ void peer_watch::start(const landing_place& peers) noexcept {
   active_ = !endpoint_.home().traits().may_read_nothing && landing_.key == 0;
 }
 
-bool peer_watch::is_port_down() const noexcept { return endpoint_.home().audience().is_down(endpoint_.port()); }
-
 error peer_watch::blame_port(const error& why) const noexcept try {
   return why.within(fmt::format("port {} of {} is down", endpoint_.port(), endpoint_.home().name()));
 } catch (const std::bad_alloc&) {

@@ -43,7 +43,7 @@ class peer_watch {
 
   /// Adds to `why` that the port is down, because then nobody can answer.
   [[nodiscard]] error blame_port(const error& why) const noexcept;
-  [[nodiscard]] bool is_port_down() const noexcept;
+  [[nodiscard]] bool is_port_down() const noexcept { return endpoint_.home().audience().is_down(endpoint_.port()); }
 
  private:
   [[nodiscard]] bool completes_on_answer() const noexcept { return endpoint_.home().traits().completes_on_answer; }

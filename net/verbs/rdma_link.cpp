@@ -168,10 +168,6 @@ void rdma_link::end(bool orderly, const error& why) noexcept {
   life_.end(orderly, why);
 }
 
-// Whether a disconnect of the peer may be orderly. For a weft peer the connection decides, because it knows whether a
-// close message has come. A foreign peer has left for good, and has not executed requests that are still in flight.
-bool rdma_link::may_end_without_peer() const noexcept { return native_ || requests_.idle(); }
-
 void rdma_link::end_without_peer(std::string_view words) noexcept {
   end(may_end_without_peer(), weft::detail::make_error(errc::peer_vanished, words));
 }

@@ -90,7 +90,9 @@ class rdma_link final : public net::link,
   [[nodiscard]] error why_failed(const ibv_wc& request) const;
   void receive_completed(const ibv_wc& what, receive_work& work) noexcept;
   void end(bool orderly, const error& why) noexcept;
-  [[nodiscard]] bool may_end_without_peer() const noexcept;
+  // Whether a disconnect of the peer may be orderly. For a weft peer the connection decides, because it knows whether a
+  // close message has come. A foreign peer has left for good, and has not executed requests that are still in flight.
+  [[nodiscard]] bool may_end_without_peer() const noexcept { return native_ || requests_.idle(); }
   void end_without_peer(std::string_view words) noexcept;
   void say_goodbye() noexcept;
   void break_off() noexcept;

@@ -143,8 +143,6 @@ void receive_queue::attach(std::uint32_t pair, receive_sink& who) {
   users_.insert(place_of(pair), {pair, &who});
 }
 
-void receive_queue::hand_over(std::uint32_t pair, receive_sink& who) noexcept { find(pair)->sink = &who; }
-
 void receive_queue::detach(std::uint32_t pair) noexcept {
   if (find(pair) != nullptr) users_.erase(place_of(pair));
 }

@@ -58,7 +58,7 @@ class receive_queue final : public net::receive_queue, private completion_sink, 
   /// std::bad_alloc, or the queue's failure.
   void attach(std::uint32_t pair, receive_sink& who);
   /// Passes the receives of that queue pair to `who` instead, from now on.
-  void hand_over(std::uint32_t pair, receive_sink& who) noexcept;
+  void hand_over(std::uint32_t pair, receive_sink& who) noexcept { find(pair)->sink = &who; }
   void detach(std::uint32_t pair) noexcept;
 
  private:

@@ -5,9 +5,7 @@
 
 #include <algorithm>
 #include <cassert>
-#include <cerrno>
 #include <cstring>
-#include <limits>
 #include <new>
 #include <type_traits>
 #include <utility>

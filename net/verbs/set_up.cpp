@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/net/link/checked.hpp>
 #include <weft/net/link/join.hpp>
 #include <weft/net/link/native_protocol.hpp>
 #include <weft/net/verbs/rdma_link.hpp>
@@ -14,9 +15,7 @@
 #include <netinet/in.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
-#include <cstring>
 #include <limits>
 
 namespace weft::net::verbs {
@@ -103,10 +102,7 @@ void warn_of_lost_requests(const device& home, std::string_view host) noexcept t
       "the network between {} and {} drops packets without payload: a peer there that is not weft and vanishes while "
       "idle goes unnoticed; use heartbeats in the protocol",
       home.name(), host);
-  report what;
-  what.kind = report_kind::warning;
-  what.text = text;
-  send_report(what);
+  send_report({.kind = report_kind::warning, .text = text});
 } catch (const std::bad_alloc&) {  // no memory for the text
 }
 
@@ -155,7 +151,7 @@ task<> resolve_address(guarded_endpoint& self, socket_address target, const sock
                        time_point deadline) {
   const char* const step = "resolve the address";
   sockaddr* const from = source == nullptr ? nullptr : const_cast<sockaddr*>(source->data());
-  check(self->calls().resolve_addr(self->id().get(), from, address_of(target), milliseconds_left(deadline)), step);
+  checked(self->calls().resolve_addr(self->id().get(), from, address_of(target), milliseconds_left(deadline)), step);
   static_cast<void>(co_await self->wait_for(RDMA_CM_EVENT_ADDR_RESOLVED, step, deadline));
   if (self->home().is_that_of(*self->id().get())) co_return;
   const rdma_cm_id& id = *self->id().get();
@@ -169,8 +165,8 @@ task<> resolve_address(guarded_endpoint& self, socket_address target, const sock
 void set_traffic_class(rdma_calls& library, cm_id& id, std::optional<std::uint8_t> traffic_class) {
   if (!traffic_class) return;
   std::uint8_t value = *traffic_class;
-  check(library.set_option(id.get(), RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &value, sizeof value),
-        "set the traffic class");
+  checked(library.set_option(id.get(), RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &value, sizeof value),
+          "set the traffic class");
 }
 
 socket_address address_of_peer(rdma_cm_id& id) {
@@ -218,7 +214,7 @@ task<guarded_endpoint> ask_to_connect(guarded_endpoint self, rdma_conn_param wan
   } else {
     result = work();
   }
-  check(result, step);
+  checked(result, step);
   co_return self;
 }
 
@@ -235,7 +231,7 @@ task<new_link> connect_step_by_step(const socket_address* source, std::shared_pt
   set_traffic_class(self->calls(), self->id(), options.traffic_class);
   co_await resolve_address(self, target, source, options.deadline);
   const char* const routing = "resolve the route";
-  check(self->calls().resolve_route(self->id().get(), milliseconds_left(options.deadline)), routing);
+  checked(self->calls().resolve_route(self->id().get(), milliseconds_left(options.deadline)), routing);
   static_cast<void>(co_await self->wait_for(RDMA_CM_EVENT_ROUTE_RESOLVED, routing, options.deadline));
   self = co_await weft::detail::apart(make_pair(std::move(self), options));
   const agreement ours = offer(*home, options);
@@ -248,7 +244,7 @@ task<new_link> connect_step_by_step(const socket_address* source, std::shared_pt
   const cm_event answer = co_await self->wait_for(expected, connecting, options.deadline);
   agreement agreed = narrowed(ours, answer);
   self = co_await weft::detail::apart(make_ready(std::move(self), agreed));
-  if (!is_driven) check(self->calls().establish(self->id().get()), "confirm the RDMA connection");
+  if (!is_driven) checked(self->calls().establish(self->id().get()), "confirm the RDMA connection");
   const auto said = answer.said();
   std::vector<std::byte> peer_data(said.begin(), said.end());
   std::string peer = target.to_string();
@@ -322,14 +318,14 @@ task<std::unique_ptr<net::link>> accept_step_by_step(std::shared_ptr<device> hom
   executor_state& shared = executor_state::of(home);
   std::string peer = peer_of(*id.get());
   agreement agreed = narrowed(offer(*home, options), asked);
-  check(id.migrate(shared.channel().handle()), "move the request to this executor");
+  checked(id.migrate(shared.channel().handle()), "move the request to this executor");
   guarded_endpoint self(shared, std::move(id));
   self->set_traffic_class(options.traffic_class ? options.traffic_class : traffic_class);
   self = co_await weft::detail::apart(make_pair(std::move(self), options));
   self = co_await weft::detail::apart(make_ready(std::move(self), agreed));
   rdma_conn_param wanted = parameters(*self.operator->(), options, agreed);
   const char* const accepting = "accept the RDMA connection";
-  check(self->calls().accept(self->id().get(), &wanted), accepting);
+  checked(self->calls().accept(self->id().get(), &wanted), accepting);
   static_cast<void>(co_await self->wait_for(RDMA_CM_EVENT_ESTABLISHED, accepting, options.deadline));
   if (has_to_find_out(*home, options, asked.said())) {
     const duration patience = saturated(options.dead_peer_after);

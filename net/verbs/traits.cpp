@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/verbs/traits.hpp>
 
+#include <array>
+#include <cstddef>
+
 namespace weft::net::verbs {
 namespace {
 
@@ -47,17 +50,9 @@ void set_rxe(device_traits& traits) noexcept {
 }
 
 const char* name_of(window_kind kind) noexcept {
-  switch (kind) {
-    case window_kind::none:
-      return "none";
-    case window_kind::type_1:
-      return "type_1";
-    case window_kind::type_2a:
-      return "type_2a";
-    case window_kind::type_2b:
-      break;
-  }
-  return "type_2b";
+  constexpr std::array names{"none", "type_1", "type_2a", "type_2b"};
+  static_assert(names.size() == static_cast<std::size_t>(window_kind::type_2b) + 1);
+  return names[static_cast<std::size_t>(kind)];
 }
 
 const char* yes_or_no(bool is_so) noexcept { return is_so ? "yes" : "no"; }

@@ -42,11 +42,7 @@ void window_binder::check_windows() const {
 }
 
 task<exposed_place> window_binder::expose(mr::slice memory, mr::usage uses) {
-  constexpr mr::usage possible =
-      mr::usage::read_src | mr::usage::write_dst | mr::usage::atomic_dst | mr::usage::flush_visibility;
-  if (mr::overlaps(uses, ~possible) || uses == mr::usage::none) {
-    throw error(errc::not_supported, "expose memory: the possible uses are " + mr::to_string(possible));
-  }
+  check_exposed_uses(uses);
   if (life_.has_ended()) throw error(errc::closed, "expose a buffer");
   check_windows();
   ++exposing_;

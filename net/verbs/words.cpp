@@ -89,10 +89,6 @@ error failure_of(const cm_event& what, const std::string& step) {
   return number == 0 ? error(errc::protocol_error, text) : system_error(number, text);
 }
 
-void check(int result, const char* step) {
-  if (result < 0) throw system_error(-result, step);
-}
-
 // ENOMEM is nearly always the limit on locked memory, and nobody guesses that.
 error failure_of_registration(int number, const std::string& what) {
   if (number != ENOMEM) return system_error(number, what);

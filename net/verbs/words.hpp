@@ -21,9 +21,6 @@ namespace weft::net::verbs {
 /// The error of a set-up step that got this event, which reports a failure or is not the expected one.
 [[nodiscard]] error failure_of(const cm_event& what, const std::string& step);
 
-/// Throws the error of a step if its result is negative: -errno.
-void check(int result, const char* step);
-
 /// The error of a registration that failed with this errno of ibv_reg_mr(3).
 [[nodiscard]] error failure_of_registration(int number, const std::string& what);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-namespace weft::net::iwarp {
+namespace weft::net {
 
 /// A FIFO of elements that are linked through a pointer in each of them. The queue does not own them.
 template <class T, T* T::*Next>
@@ -30,4 +30,4 @@ class linked_queue {
   T* last_ = nullptr;  // meaningless while the queue is empty
 };
 
-}  // namespace weft::net::iwarp
+}  // namespace weft::net

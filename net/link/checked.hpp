@@ -3,12 +3,12 @@
 
 #include <weft/runtime/error.hpp>
 
-namespace weft::net::shm {
+namespace weft::net {
 
-/// Returns the result of a call of system_calls. Throws weft::error with `step` if the result is -errno.
+/// Returns the result of a call of system_calls or rdma_calls. Throws weft::error with `step` if it is -errno.
 inline int checked(int result, const char* step) {
   if (result < 0) throw system_error(-result, step);
   return result;
 }
 
-}  // namespace weft::net::shm
+}  // namespace weft::net
