@@ -23,7 +23,8 @@ pid_t fork_for(Body&& body) {
 
 /// What a child's end came to: its exit status, or minus the signal that ended it.
 inline int end_of(pid_t child) {
-  int status = 0;
+  int status = -1;
+  EXPECT_GT(child, 0) << "fork(2)";
   EXPECT_EQ(::waitpid(child, &status, 0), child);
   return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
 }

@@ -32,7 +32,7 @@ namespace weft::test {
 }
 
 /// All descriptors of this process are in use, until it goes.
-class no_descriptors_left {
+class no_descriptors_left : private immovable {
  public:
   no_descriptors_left() {
     ::getrlimit(RLIMIT_NOFILE, &former_);
@@ -41,8 +41,6 @@ class no_descriptors_left {
     ::setrlimit(RLIMIT_NOFILE, &few);
     for (int fd = ::dup(0); fd >= 0; fd = ::dup(0)) filling_.push_back(fd);
   }
-  no_descriptors_left(const no_descriptors_left&) = delete;
-  no_descriptors_left& operator=(const no_descriptors_left&) = delete;
   ~no_descriptors_left() {
     for (const int fd : filling_) ::close(fd);
     ::setrlimit(RLIMIT_NOFILE, &former_);

@@ -18,7 +18,7 @@ namespace weft::test {
 enum class system_call : std::uint8_t {
   socket, setsockopt, getsockopt, bind, listen, accept4, connect, getsockname, sendmsg, recvmsg, close, getaddrinfo,
   epoll_create1, epoll_ctl, epoll_pwait2, epoll_wait, poll, eventfd, open, preadv, pwritev, fdatasync, memfd_create,
-  ftruncate, fallocate, fcntl, fstat, lstat, mmap, mmap_file, madvise, getrandom, permit_io_uring,
+  ftruncate, fallocate, fcntl, lseek, fstat, lstat, mmap, mmap_file, madvise, getrandom, permit_io_uring,
   accept_in_ring, receive_in_ring, wait_in_ring, connect_in_ring, send_in_ring, read_in_ring, write_in_ring, sync_in_ring
 };
 // clang-format on
@@ -51,6 +51,7 @@ struct failing {
   int number = 0;  ///< an errno
   std::size_t after = 0;
   std::size_t times = std::numeric_limits<std::size_t>::max();
+  std::thread::id on{};  ///< the thread that makes them; by default any
   std::size_t made = 0;  ///< how many calls of these kinds there were, whether or not they failed
 };
 
@@ -111,6 +112,7 @@ class failing_system_calls : public system_calls {
   WEFT_TEST_CALL(int, ftruncate, (int fd, off_t length), (fd, length))
   WEFT_TEST_CALL(int, fallocate, (int fd, int mode, off_t offset, off_t length), (fd, mode, offset, length))
   WEFT_TEST_CALL(int, fcntl, (int fd, int command, int argument), (fd, command, argument))
+  WEFT_TEST_CALL(off_t, lseek, (int fd, off_t offset, int from), (fd, offset, from))
   WEFT_TEST_CALL(int, fstat, (int fd, struct stat* found), (fd, found))
   WEFT_TEST_CALL(int, lstat, (const char* path, struct stat* found), (path, found))
   WEFT_TEST_CALL(int, madvise, (void* address, std::size_t length, int advice), (address, length, advice))
@@ -151,6 +153,7 @@ class failing_system_calls : public system_calls {
     int why = 0;
     for (failing& each : table_) {
       if (!each.of.contains(which)) continue;
+      if (each.on != std::thread::id() && each.on != std::this_thread::get_id()) continue;
       const std::size_t before = each.made++;
       if (why == 0 && before >= each.after && before - each.after < each.times) why = each.number;
     }

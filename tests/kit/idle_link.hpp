@@ -4,7 +4,6 @@
 #include <weft/net/link/transport.hpp>
 
 #include <cstdint>
-#include <memory>
 #include <string_view>
 
 namespace weft::test {

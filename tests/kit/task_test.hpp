@@ -5,7 +5,7 @@
 
 #include <weft/runtime/executor.hpp>
 
-#include <gtest/gtest.h>
+#include "kit/scripted_test.hpp"
 
 namespace weft {
 
@@ -22,14 +22,5 @@ inline executor_options task_options() { return {}; }
   ::weft::task<> suite##_##name##_body()
 
 /// The body is a member of the fixture.
-#define TASK_TEST_F(fixture, name)                                                                                 \
-  class fixture##_##name : public fixture {                                                                        \
-    ::weft::task<> body();                                                                                         \
-    void TestBody() override {                                                                                     \
-      ::weft::executor home(task_options());                                                                       \
-      home.run(body());                                                                                            \
-    }                                                                                                              \
-  };                                                                                                               \
-  [[maybe_unused]] const auto* const fixture##_##name##_test = ::testing::RegisterTest(                            \
-      #fixture, #name, nullptr, nullptr, __FILE__, __LINE__, []() -> fixture* { return new fixture##_##name(); }); \
-  ::weft::task<> fixture##_##name::body()
+#define TASK_TEST_F(fixture, name) \
+  TEST_F_SCRIPT(fixture, name, (), ::weft::executor home(task_options()); home.run(this->script()))

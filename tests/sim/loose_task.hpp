@@ -2,7 +2,7 @@
 #pragma once
 
 #include <weft/runtime/core/operation.hpp>
-#include <weft/weft.hpp>
+#include <weft/runtime/executor.hpp>
 
 #include <coroutine>
 

@@ -10,8 +10,6 @@
 namespace weft {
 namespace {
 
-using namespace std::chrono_literals;
-
 class asio_host_memory : public testing::Test {
  protected:
   asio::io_context io_;

@@ -15,7 +15,6 @@
 namespace weft {
 namespace {
 
-using namespace std::chrono_literals;
 using asio::experimental::as_tuple;
 using asio::experimental::deferred;
 
@@ -27,10 +26,7 @@ task<int> fail_in(duration time) {
   co_await sleep_for(time);
   throw error(errc::closed, "a test");
 }
-task<> throws() {
-  co_await yield();
-  throw std::runtime_error("no error of weft");
-}
+task<> throws() { co_await test::fail_after(1); }
 task<> nothing() { co_return; }
 task<> for_ever() { co_await sleep_for(duration::max()); }
 
@@ -114,9 +110,8 @@ TEST_F(asio_host_test, keeps_the_words_of_an_error_in_a_result_and_any_exception
   EXPECT_EQ(words, error(errc::closed, "a test").what());
 
   bool called = false;
-  host_->async(throws(), [&](std::error_code) { called = true; });
-  io_.restart();
-  EXPECT_THROW(io_.run(), std::runtime_error);
+  host_->async(test::fail_after(1), [&](std::error_code, int) { called = true; });
+  EXPECT_THROW(run_again(), std::runtime_error);
   EXPECT_FALSE(called);
 }
 
@@ -261,64 +256,64 @@ TEST_F(asio_host_test, takes_part_in_the_awaitable_operators) {
     const auto first =
         co_await (host_->async(for_ever(), asio::use_awaitable) || timer.async_wait(asio::use_awaitable));
     EXPECT_EQ(first.index(), 1U);
-    const int sum = co_await (host_->async(number_in(1us, 1), asio::use_awaitable) &&
-                              host_->async(number_in(1us, 2), asio::use_awaitable)) == std::tuple(1, 2)
-                        ? 3
-                        : 0;
-    EXPECT_EQ(sum, 3);
+    const auto both = co_await (host_->async(number_in(1us, 1), asio::use_awaitable) &&
+                                host_->async(number_in(1us, 2), asio::use_awaitable));
+    EXPECT_EQ(both, std::tuple(1, 2));
   }());
 }
+
+struct allocation_count {
+  int outstanding = 0;
+  int total = 0;
+};
 
 // Counts what it hands out.
 template <class T>
 struct counting_allocator {
   using value_type = T;
-  std::ptrdiff_t* outstanding;
-  std::ptrdiff_t* total;
+  allocation_count* all;
 
-  counting_allocator(std::ptrdiff_t& now, std::ptrdiff_t& ever) : outstanding(&now), total(&ever) {}
+  explicit counting_allocator(allocation_count* count) : all(count) {}
   template <class U>
-  counting_allocator(const counting_allocator<U>& other) : outstanding(other.outstanding), total(other.total) {}
+  counting_allocator(const counting_allocator<U>& other) : all(other.all) {}
   T* allocate(std::size_t count) {
-    ++*outstanding;
-    ++*total;
+    ++all->outstanding;
+    ++all->total;
     return std::allocator<T>().allocate(count);
   }
   void deallocate(T* place, std::size_t count) {
-    --*outstanding;
+    --all->outstanding;
     std::allocator<T>().deallocate(place, count);
   }
   template <class U>
   bool operator==(const counting_allocator<U>& other) const {
-    return outstanding == other.outstanding;
+    return all == other.all;
   }
 };
 
 struct counted_handler {
   using allocator_type = counting_allocator<void>;
   using executor_type = asio::any_io_executor;
-  std::ptrdiff_t* outstanding;
-  std::ptrdiff_t* total;
+  allocation_count* all;
   asio::any_io_executor where;
   std::function<void()> then;
 
-  [[nodiscard]] allocator_type get_allocator() const { return {*outstanding, *total}; }
+  [[nodiscard]] allocator_type get_allocator() const { return allocator_type(all); }
   [[nodiscard]] executor_type get_executor() const { return where; }
   void operator()(std::error_code) const { then(); }
 };
 
 TEST_F(asio_host_test, keeps_its_state_in_the_associated_allocators_memory_and_has_given_it_back_when_it_calls) {
-  std::ptrdiff_t outstanding = 0;
-  std::ptrdiff_t total = 0;
-  std::ptrdiff_t then = -1;
+  allocation_count all;
+  int then = -1;
   // On the io_context's own executor the handler is called at once, so that nothing is stored for that.
-  counted_handler handler{&outstanding, &total, io_.get_executor(), [&] { then = outstanding; }};
+  counted_handler handler{&all, io_.get_executor(), [&] { then = all.outstanding; }};
   host_->async(sleep_for(1us), std::move(handler));
-  EXPECT_EQ(outstanding, 1);
+  EXPECT_EQ(all.outstanding, 1);
   io_.run();
   EXPECT_EQ(then, 0);
-  EXPECT_EQ(outstanding, 0);
-  EXPECT_GE(total, 1);
+  EXPECT_EQ(all.outstanding, 0);
+  EXPECT_GE(all.total, 1);
 }
 
 TEST_F(asio_host_test, calls_the_handler_on_its_associated_executor_and_keeps_that_at_work) {
@@ -354,18 +349,15 @@ TEST_F(asio_host_test, is_woken_by_other_threads) {
 // A handler of which one move, counted down, throws.
 struct fragile_handler {
   using allocator_type = counting_allocator<void>;
-  std::ptrdiff_t* outstanding;
-  std::ptrdiff_t* total;
+  allocation_count* all;
   int* moves_left;
   bool* called;
 
-  fragile_handler(std::ptrdiff_t& now, std::ptrdiff_t& ever, int& moves, bool& told)
-      : outstanding(&now), total(&ever), moves_left(&moves), called(&told) {}
-  fragile_handler(const fragile_handler& other)
-      : outstanding(other.outstanding), total(other.total), moves_left(other.moves_left), called(other.called) {
+  fragile_handler(allocation_count& count, int& moves, bool& told) : all(&count), moves_left(&moves), called(&told) {}
+  fragile_handler(const fragile_handler& other) : all(other.all), moves_left(other.moves_left), called(other.called) {
     if (--*moves_left == 0) throw std::runtime_error("a move");
   }
-  [[nodiscard]] allocator_type get_allocator() const { return {*outstanding, *total}; }
+  [[nodiscard]] allocator_type get_allocator() const { return allocator_type(all); }
   void operator()(std::error_code) const { *called = true; }
 };
 
@@ -373,18 +365,17 @@ TEST_F(asio_host_test, a_handler_whose_move_throws_is_an_exception_and_leaves_no
   bool called = false;
   int failures = 0;
   for (int moves = 1; !called && moves < 100; ++moves) {
-    std::ptrdiff_t outstanding = 0;
-    std::ptrdiff_t total = 0;
+    allocation_count all;
     int left = moves;
     try {
-      host_->async(sleep_for(1us), fragile_handler(outstanding, total, left, called));
+      host_->async(sleep_for(1us), fragile_handler(all, left, called));
       run_again();
     } catch (const std::runtime_error&) {
       ++failures;
       left = 0;
       run_again();
     }
-    EXPECT_EQ(outstanding, 0) << "move " << moves;
+    EXPECT_EQ(all.outstanding, 0) << "move " << moves;
   }
   EXPECT_TRUE(called);
   EXPECT_GT(failures, 1);
@@ -477,8 +468,7 @@ TEST_F(asio_host_test, its_end_leaves_an_exception_that_is_no_error_to_whoever_r
   host_->async(work(), [&](std::error_code) { called = true; });
   io_.poll();
   host_.reset();
-  io_.restart();
-  EXPECT_THROW(io_.run(), std::runtime_error);
+  EXPECT_THROW(run_again(), std::runtime_error);
   EXPECT_FALSE(called);
 }
 
@@ -490,8 +480,7 @@ TEST_F(asio_host_test, runs_what_was_posted_to_it_before_anything_else) {
 }
 
 TEST_F(asio_host_test, refuses_to_be_run_by_hand) {
-  const auto root = []() -> task<> { co_await yield(); };
-  EXPECT_EQ(test::code_thrown_by([&] { host_->executor().run(root()); }), errc::wrong_thread);
+  EXPECT_EQ(test::code_thrown_by([&] { host_->executor().run(nothing()); }), errc::wrong_thread);
 }
 
 TEST_F(asio_host_test, may_be_destroyed_by_a_handler) {
@@ -515,28 +504,21 @@ TEST_F(asio_host_test, request_stop_stops_all) {
 TEST_F(asio_host_test, spins_with_the_io_context_if_its_policy_says_so) {
   host_.emplace(io_, executor_options{.policy = poll_policy::spin});
   io_.run();  // there is nothing to do yet: it rests
-  io_.restart();
   const std::uint64_t before = host_->executor().statistics().sleeps;
   int got = 0;
   host_->async(number_in(1ms, 7), [&](std::error_code, int number) { got = number; });
-  io_.run();
+  run_again();
   EXPECT_EQ(got, 7);
   EXPECT_EQ(host_->executor().statistics().sleeps, before + 1) << "only when there is no work left";
 }
 
 TEST_F(asio_host_test, many_operations_leave_others_of_the_io_context_their_turn) {
   bool other = false;
-  bool stop = false;
   const auto busy = [&]() -> task<> {
-    while (!stop) co_await yield();
+    while (!other) co_await yield();
   };
   host_->async(busy(), asio::detached);
-  asio::post(io_, [&] {
-    asio::post(io_, [&] {
-      other = true;
-      stop = true;
-    });
-  });
+  asio::post(io_, [&] { asio::post(io_, [&] { other = true; }); });
   io_.run();
   EXPECT_TRUE(other);
 }

@@ -1,14 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/runtime/sync/channel.hpp>
 
-#include "../../sim/loose_task.hpp"
-#include "kit/failure.hpp"
 #include "runtime/support.hpp"
 
 namespace weft {
 namespace {
-
-using namespace std::chrono_literals;
 
 using box = std::unique_ptr<int>;
 
@@ -179,10 +175,9 @@ TEST(channel, forgets_a_sender_that_is_destroyed) {
 // Runs `wake` on another thread while `waits` does, and destroys that before it knows.
 template <class Wake>
 task<> destroy_when_woken(task<> waits, const Wake& wake) {
-  const test::abandoned waiter = test::start_and_forget(std::move(waits));
+  const sim::loose_task waiter = test::start_loosely(std::move(waits));
   co_await test::settle();
   std::thread(wake).join();
-  waiter.destroy();
 }
 
 TASK_TEST(channel, gives_a_value_on_its_way_to_a_receiver_that_is_destroyed_to_the_next_in_its_place) {
@@ -210,12 +205,11 @@ TEST(channel, gives_a_value_on_its_way_to_a_receiver_that_is_destroyed_to_one_th
   };
   const auto send = [&] { EXPECT_TRUE(boxes.try_send(std::make_unique<int>(7))); };
   test::run_scope([&](scope& children) -> task<> {
-    const test::abandoned first = test::start_and_forget(receive());
+    const sim::loose_task first = test::start_loosely(receive());
     co_await yield();
     children.spawn(receive());
     co_await test::settle();
     std::thread(send).join();
-    first.destroy();
   });
   EXPECT_EQ(received, 7);
 }
@@ -229,7 +223,7 @@ TEST(channel, tells_of_its_end_only_once_no_value_can_come_from_a_receiver_that_
     item ? received += **item : ++ended;
   };
   test::run_scope([&](scope& children) -> task<> {
-    const test::abandoned first = test::start_and_forget(receive());
+    const sim::loose_task first = test::start_loosely(receive());
     co_await yield();
     for (int i = 0; i < 2; ++i) children.spawn(receive());
     co_await test::settle();
@@ -240,7 +234,6 @@ TEST(channel, tells_of_its_end_only_once_no_value_can_come_from_a_receiver_that_
     std::thread(send).join();
     children.spawn(receive());
     for (int i = 0; i < 5; ++i) EXPECT_FALSE(boxes.try_receive());
-    first.destroy();
   });
   EXPECT_EQ(received, 7);
   EXPECT_EQ(ended, 2);

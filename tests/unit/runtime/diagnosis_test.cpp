@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a person sees of running tasks: dumps, warnings of stalls, traces.
-#include <weft/runtime/executor_group.hpp>
 #include <weft/runtime/io/signal.hpp>
 #include <weft/runtime/metrics.hpp>
 #include <weft/runtime/record_traces.hpp>
-#include <weft/runtime/run_on.hpp>
 #include <weft/runtime/task_name.hpp>
 #include <weft/runtime/trace_file.hpp>
 
@@ -12,7 +10,6 @@
 #include <unistd.h>
 
 #include <csignal>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -22,8 +19,6 @@
 #include "kit/temporary_directory.hpp"
 #include "runtime/support.hpp"
 #include <nlohmann/json.hpp>
-
-using namespace std::chrono_literals;
 
 namespace weft {
 namespace {
@@ -174,21 +169,22 @@ TEST(dump, on_a_signal_is_no_end_of_the_program_while_any_executor_wants_it) {
   first.reset();
   second.run([&]() -> task<> {
     ::kill(::getpid(), SIGUSR1);
-    while (reports.take().empty()) co_await yield();
+    co_await test::next_report(reports);
   }());
+}
+
+task<> take(test::manual_clock& time, duration how_long) {
+  time.advance(how_long);
+  co_return;
 }
 
 TEST(stall, is_reported_with_the_names_and_the_origin_of_the_task_that_took_longest) {
   test::manual_clock time;
   test::report_list reports;
   executor home({.stall_limit = 10ms, .clock = &time});
-  const auto take = [&](duration how_long) -> task<> {
-    time.advance(how_long);
-    co_return;
-  };
   const auto body = [&](scope& children) -> task<> {
-    children.spawn(take(30ms), "hog");
-    children.spawn(take(5ms), "modest");
+    children.spawn(take(time, 30ms), "hog");
+    children.spawn(take(time, 5ms), "modest");
     co_return;
   };
   home.run(with_scope(on_failure::stop_siblings, body, "peers"));
@@ -208,11 +204,7 @@ TEST(stall, is_not_reported_for_turns_within_the_limit_nor_without_one) {
     test::manual_clock time;
     const test::report_list reports;
     executor home({.stall_limit = limit, .clock = &time});
-    const auto take = [&]() -> task<> {
-      time.advance(limit == duration::zero() ? duration(1h) : limit);
-      co_return;
-    };
-    home.run(take());
+    home.run(take(time, limit == duration::zero() ? duration(1h) : limit));
     EXPECT_TRUE(reports.take().empty());
   }
 }
@@ -220,12 +212,8 @@ TEST(stall, is_not_reported_for_turns_within_the_limit_nor_without_one) {
 TEST(stall, without_a_handler_is_a_line_on_the_standard_error_stream) {
   test::manual_clock time;
   executor home({.stall_limit = 1ms, .clock = &time});
-  const auto take = [&]() -> task<> {
-    time.advance(20ms);
-    co_return;
-  };
   testing::internal::CaptureStderr();
-  home.run(take());
+  home.run(take(time, 20ms));
   const std::string text = testing::internal::GetCapturedStderr();
   EXPECT_NE(text.find("weft: a turn took 20.0 ms; one task ran for 20.0 ms of it; task "), std::string::npos) << text;
   EXPECT_NE(text.find("(diagnosis_test.cpp:"), std::string::npos) << text;
@@ -288,29 +276,34 @@ TEST(trace, ends_the_operations_that_are_stopped) {
   EXPECT_EQ(trace.open(), 0U);
 }
 
-std::filesystem::path path_of_a_trace() {
-  return std::filesystem::temp_directory_path() / ("weft-trace-" + std::to_string(::getpid()));
+nlohmann::json events_in(const std::string& path) {
+  std::ifstream file(path);
+  return nlohmann::json::parse(file).at("traceEvents");
+}
+
+std::set<std::string> names_in(const std::string& path) {
+  std::set<std::string> names;
+  for (const auto& item : events_in(path)) {
+    if (item.contains("name")) names.insert(item.at("name").get<std::string>());
+  }
+  return names;
 }
 
 TEST(trace_file, is_json_in_which_every_beginning_has_its_end) {
-  const std::filesystem::path path = path_of_a_trace();
+  const test::temporary_directory place;
+  const std::string path = place / "trace";
   {
-    trace_file trace(path.string());
+    trace_file trace(path);
     executor home;
     home.run(squares());
     detail::current_trace()->happened(trace_track::connections, &home, "a rail was lost: \"cable\"");
     trace.close();
     home.run(squares());  // after the end, without effect
   }
-  std::ifstream file(path);
-  const nlohmann::json trace = nlohmann::json::parse(file);
-  std::filesystem::remove(path);
   std::map<std::pair<std::string, std::string>, int> open;
-  std::set<std::string> names;
   std::set<std::string> titles;
-  for (const auto& item : trace.at("traceEvents")) {
+  for (const auto& item : events_in(path)) {
     const std::string phase = item.at("ph");
-    if (item.contains("name")) names.insert(item.at("name").get<std::string>());
     if (phase == "M") titles.insert(item.at("args").at("name").get<std::string>());
     if (phase == "b") ++open[{item.at("cat"), item.at("id")}];
     if (phase == "e") --open[{item.at("cat"), item.at("id")}];
@@ -318,8 +311,8 @@ TEST(trace_file, is_json_in_which_every_beginning_has_its_end) {
   }
   EXPECT_FALSE(open.empty());
   for (const auto& [item, count] : open) EXPECT_EQ(count, 0) << item.first << ' ' << item.second;
-  EXPECT_TRUE(names.contains("square"));
-  EXPECT_TRUE(names.contains("a rail was lost: \"cable\""));
+  EXPECT_TRUE(names_in(path).contains("square"));
+  EXPECT_TRUE(names_in(path).contains("a rail was lost: \"cable\""));
   for (const char* title : {"executors", "tasks", "operations", "registrations", "connections"})
     EXPECT_TRUE(titles.contains(title));
 }
@@ -336,12 +329,11 @@ TEST(trace_file, that_cannot_be_created_or_written_says_so) {
 }
 
 TEST(trace_file, is_the_only_one_at_a_time) {
-  const std::filesystem::path path = path_of_a_trace();
-  trace_file first(path.string());
+  const test::temporary_directory place;
+  trace_file first(place / "trace");
   EXPECT_EQ(test::code_thrown_by([] { trace_file second("/dev/null"); }), errc::busy);
   first.close();
-  trace_file second(path.string());
-  std::filesystem::remove(path);
+  trace_file second(place / "trace");
 }
 
 TASK_TEST(trace_file, may_begin_and_end_while_executors_run) {
@@ -364,16 +356,8 @@ TASK_TEST(trace_file, may_begin_and_end_while_executors_run) {
 class record_traces_test : public testing::Test {
  protected:
   [[nodiscard]] std::string path() const { return folder_ / "trace.json"; }
-  [[nodiscard]] bool has_recorded() const { return std::filesystem::exists(path()); }
-  [[nodiscard]] bool is_recording() const { return std::filesystem::exists(path() + ".part"); }
-  [[nodiscard]] std::set<std::string> recorded_names() const {
-    std::ifstream file(path());
-    const nlohmann::json trace = nlohmann::json::parse(file);
-    std::set<std::string> names;
-    for (const auto& item : trace.at("traceEvents"))
-      if (item.contains("name")) names.insert(item.at("name").get<std::string>());
-    return names;
-  }
+  [[nodiscard]] bool has_recorded() const { return folder_.has("trace.json"); }
+  [[nodiscard]] bool is_recording() const { return folder_.has("trace.json.part"); }
   // Runs a task beside the recorder, and stops that.
   void run_beside_a_recorder(task<> body, duration longest = 1000s) {
     test::run_scope([&](scope& tasks) -> task<> {
@@ -404,7 +388,7 @@ TEST_F(record_traces_test, a_signal_records_what_a_running_program_does_until_th
     ::raise(SIGUSR2);
     co_await until_it_has_recorded();
     EXPECT_FALSE(is_recording());
-    EXPECT_TRUE(recorded_names().contains("square"));
+    EXPECT_TRUE(names_in(path()).contains("square"));
   };
   run_beside_a_recorder(body());
 }
@@ -425,7 +409,7 @@ TEST_F(record_traces_test, a_stop_keeps_what_was_recorded) {
     co_await squares();
   };
   run_beside_a_recorder(body());
-  EXPECT_TRUE(recorded_names().contains("square"));
+  EXPECT_TRUE(names_in(path()).contains("square"));
 }
 
 TEST_F(record_traces_test, a_file_that_cannot_be_written_is_a_warning_each_time) {
@@ -434,13 +418,9 @@ TEST_F(record_traces_test, a_file_that_cannot_be_written_is_a_warning_each_time)
     tasks.spawn(record_traces(signals_, "/nowhere/trace.json", 1000s));
     for (int i = 0; i < 2; ++i) {
       ::raise(SIGUSR2);
-      std::vector<test::report_list::item> all;
-      while (all.empty()) {
-        co_await yield();
-        all = reports.take();
-      }
-      EXPECT_EQ(all[0].kind, report_kind::warning);
-      EXPECT_TRUE(all[0].text.starts_with("create the trace /nowhere/trace.json.part")) << all[0].text;
+      const auto told = co_await test::next_report(reports);
+      EXPECT_EQ(told.kind, report_kind::warning);
+      EXPECT_TRUE(told.text.starts_with("create the trace /nowhere/trace.json.part")) << told.text;
     }
     tasks.request_stop();
   });

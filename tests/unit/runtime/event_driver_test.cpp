@@ -3,22 +3,20 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <netinet/in.h>
-#include <sys/epoll.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 
 #include <cstdlib>
 #include <deque>
-#include <numeric>
 
-#include "kit/expect_failure.hpp"
+#include "kit/bytes.hpp"
 #include "kit/failing_system_calls.hpp"
+#include "kit/scripted_test.hpp"
 #include "runtime/support.hpp"
 
 namespace weft {
 namespace {
 
-using namespace std::chrono_literals;
 using test::checked_call;
 using test::receive_some;
 using test::send_some;
@@ -117,6 +115,11 @@ TEST(event_driver, a_call_on_a_descriptor_that_is_none_is_an_error) {
 
 class both_sockets : public testing::TestWithParam<const char*> {
  protected:
+  template <class Script>
+  static void run(Script script) {
+    test::run(with_timeout(1min, script()));
+  }
+
   test::socket_pair pair_ = std::string_view(GetParam()) == "tcp" ? test::tcp_pair() : test::unix_pair();
 };
 INSTANTIATE_TEST_SUITE_P(event_driver, both_sockets, testing::Values("tcp", "unix"),
@@ -124,15 +127,12 @@ INSTANTIATE_TEST_SUITE_P(event_driver, both_sockets, testing::Values("tcp", "uni
 
 constexpr std::size_t large = std::size_t{8} * 1024 * 1024;
 
-std::byte pattern_at(std::size_t i) { return static_cast<std::byte>((i * 2654435761U) >> 13); }
-
-TEST_P(both_sockets, several_megabytes_pass_whole_to_a_slow_reader) {
+TEST_P_TASK(both_sockets, several_megabytes_pass_whole_to_a_slow_reader) {
   const auto write = [&]() -> task<> {
     std::vector<std::byte> bytes(large);
-    for (std::size_t i = 0; i < large; ++i) bytes[i] = pattern_at(i);
+    test::fill(bytes, 1);
     co_await test::send_all(pair_.a, bytes);
   };
-  std::size_t wrong = 0;
   const auto read_slowly = [&]() -> task<> {
     std::vector<std::byte> bytes(large);
     std::size_t have = 0;
@@ -142,95 +142,80 @@ TEST_P(both_sockets, several_megabytes_pass_whole_to_a_slow_reader) {
       co_await yield();
       co_await yield();
     }
-    for (std::size_t i = 0; i < large; ++i) wrong += bytes[i] != pattern_at(i) ? 1U : 0U;
+    EXPECT_TRUE(test::holds(bytes, 1));
   };
-  test::run(when_all(write(), read_slowly()));
-  EXPECT_EQ(wrong, 0U);
+  co_await when_all(write(), read_slowly());
 }
 
-TEST_P(both_sockets, data_and_the_end_that_came_together_are_both_seen) {
-  test::run([&]() -> task<> {
-    const auto read = [&]() -> task<> {
-      std::array<std::byte, 100> bytes{};
-      EXPECT_EQ(co_await receive_some(pair_.b, bytes), 5);
-      EXPECT_EQ(co_await receive_some(pair_.b, bytes), 0);
-      EXPECT_EQ(co_await receive_some(pair_.b, bytes), 0);
-    };
-    const auto send_and_close = [&]() -> task<> {
-      for (int i = 0; i < 3; ++i) co_await yield();  // the reader waits by now
-      EXPECT_EQ(::send(pair_.a.fd(), "hello", 5, 0), 5);
-      pair_.a.close();
-    };
-    co_await with_timeout(1min, when_all(read(), send_and_close()));
-  }());
+TEST_P_TASK(both_sockets, data_and_the_end_that_came_together_are_both_seen) {
+  const auto read = [&]() -> task<> {
+    std::array<std::byte, 100> bytes{};
+    EXPECT_EQ(co_await receive_some(pair_.b, bytes), 5);
+    EXPECT_EQ(co_await receive_some(pair_.b, bytes), 0);
+    EXPECT_EQ(co_await receive_some(pair_.b, bytes), 0);
+  };
+  const auto send_and_close = [&]() -> task<> {
+    for (int i = 0; i < 3; ++i) co_await yield();  // the reader waits by now
+    EXPECT_EQ(::send(pair_.a.fd(), "hello", 5, 0), 5);
+    pair_.a.close();
+  };
+  co_await when_all(read(), send_and_close());
 }
 
-TEST_P(both_sockets, every_later_call_on_a_broken_connection_fails_as_well) {
+TEST_P_TASK(both_sockets, every_later_call_on_a_broken_connection_fails_as_well) {
   constexpr linger abortive{.l_onoff = 1, .l_linger = 0};
-  const auto root = [&]() -> task<> {
-    std::array<std::byte, 100> bytes{};
-    const auto read = [&]() -> task<> {
-      while (co_await receive_some(pair_.b, bytes) > 0) {
-      }
-    };
-    const auto abort = [&]() -> task<> {
-      for (int i = 0; i < 3; ++i) co_await yield();
-      ::setsockopt(pair_.a.fd(), SOL_SOCKET, SO_LINGER, &abortive, sizeof abortive);
-      pair_.a.close();
-    };
-    co_await when_all(read(), abort());
-    for (int i = 0; i < 3; ++i) {
-      EXPECT_LE(co_await receive_some(pair_.b, bytes), 0);
-      EXPECT_LT(co_await send_some(pair_.b, bytes), 0);
+  std::array<std::byte, 100> bytes{};
+  const auto read = [&]() -> task<> {
+    while (co_await receive_some(pair_.b, bytes) > 0) {
     }
   };
-  const auto limited = [&]() -> task<> { co_await with_timeout(1min, root()); };
-  test::run(limited());
+  const auto abort = [&]() -> task<> {
+    for (int i = 0; i < 3; ++i) co_await yield();
+    ::setsockopt(pair_.a.fd(), SOL_SOCKET, SO_LINGER, &abortive, sizeof abortive);
+    pair_.a.close();
+  };
+  co_await when_all(read(), abort());
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_LE(co_await receive_some(pair_.b, bytes), 0);
+    EXPECT_LT(co_await send_some(pair_.b, bytes), 0);
+  }
 }
 
-TEST_P(both_sockets, a_receive_that_was_stopped_leaves_the_bytes_to_the_next) {
-  test::run([&]() -> task<> {
-    std::array<std::byte, 100> bytes{};
-    const auto receive = [&]() -> task<> { EXPECT_EQ(co_await receive_some(pair_.b, bytes), -ECANCELED); };
-    for (int i = 0; i < 10; ++i) {
-      co_await test::run_for_turns(i, receive());
-      EXPECT_EQ(::send(pair_.a.fd(), "hello", 5, 0), 5);
-      EXPECT_EQ(co_await receive_some(pair_.b, bytes), 5);
-    }
-  }());
+TEST_P_TASK(both_sockets, a_receive_that_was_stopped_leaves_the_bytes_to_the_next) {
+  std::array<std::byte, 100> bytes{};
+  const auto receive = [&]() -> task<> { EXPECT_EQ(co_await receive_some(pair_.b, bytes), -ECANCELED); };
+  for (int i = 0; i < 10; ++i) {
+    co_await test::run_for_turns(i, receive());
+    EXPECT_EQ(::send(pair_.a.fd(), "hello", 5, 0), 5);
+    EXPECT_EQ(co_await receive_some(pair_.b, bytes), 5);
+  }
 }
 
-TEST_P(both_sockets, a_send_that_was_stopped_has_sent_a_part_or_nothing) {
-  test::run([&]() -> task<> {
-    const std::vector<std::byte> bytes(large);
-    std::size_t sent = 0;
-    const auto send = [&]() -> task<> {
-      for (;;) {
-        const int result = co_await send_some(pair_.a, bytes);
-        if (result < 0) co_return;
-        sent += static_cast<std::size_t>(result);
-      }
-    };
-    co_await with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
-      children.spawn(send());
-      co_await sleep_for(5ms);
-      children.request_stop();
-    });
-    ::shutdown(pair_.a.fd(), SHUT_WR);
-    std::vector<std::byte> into(large);
-    std::size_t received = 0;
+TEST_P_TASK(both_sockets, a_send_that_was_stopped_has_sent_a_part_or_nothing) {
+  const std::vector<std::byte> bytes(large);
+  std::size_t sent = 0;
+  const auto send = [&]() -> task<> {
     for (;;) {
-      const int result = co_await receive_some(pair_.b, into);
-      EXPECT_GE(result, 0);
-      if (result <= 0) break;
-      received += static_cast<std::size_t>(result);
+      const int result = co_await send_some(pair_.a, bytes);
+      if (result < 0) co_return;
+      sent += static_cast<std::size_t>(result);
     }
-    EXPECT_GE(received, sent);
-    EXPECT_GT(received, 0U);
-  }());
+  };
+  co_await with_timeout(5ms, send());
+  ::shutdown(pair_.a.fd(), SHUT_WR);
+  std::vector<std::byte> into(large);
+  std::size_t received = 0;
+  for (;;) {
+    const int result = co_await receive_some(pair_.b, into);
+    EXPECT_GE(result, 0);
+    if (result <= 0) break;
+    received += static_cast<std::size_t>(result);
+  }
+  EXPECT_GE(received, sent);
+  EXPECT_GT(received, 0U);
 }
 
-TEST_P(both_sockets, both_directions_are_used_at_once) {
+TEST_P_TASK(both_sockets, both_directions_are_used_at_once) {
   const auto talk = [](descriptor& mine) -> task<> {
     const auto write = [&]() -> task<> {
       const std::vector<std::byte> bytes(large / 4);
@@ -242,7 +227,7 @@ TEST_P(both_sockets, both_directions_are_used_at_once) {
     };
     co_await when_all(write(), read());
   };
-  test::run(when_all(talk(pair_.a), talk(pair_.b)));
+  co_await when_all(talk(pair_.a), talk(pair_.b));
 }
 
 TASK_TEST(event_driver, an_accept_that_was_stopped_leaves_the_connection_to_the_next) {

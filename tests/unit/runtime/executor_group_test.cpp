@@ -8,14 +8,11 @@
 
 #include <semaphore>
 
-#include "kit/expect_failure.hpp"
 #include "kit/failing_system_calls.hpp"
 #include "runtime/support.hpp"
 
 namespace weft {
 namespace {
-
-using namespace std::chrono_literals;
 
 TASK_TEST(run_on, runs_a_task_on_the_other_executor_and_resumes_here_with_its_value) {
   executor_group group({.size = 2});
@@ -36,15 +33,7 @@ TASK_TEST(run_on, runs_a_task_on_the_other_executor_and_resumes_here_with_its_va
 
 TEST(run_on, brings_an_exception_home) {
   executor_group group({.size = 1});
-  const auto fail = []() -> task<int> {
-    co_await yield();
-    throw std::runtime_error("over there");
-  };
-  EXPECT_THROW(test::run([&]() -> task<> {
-                 auto work = fail();
-                 co_await run_on(group[0], std::move(work));
-               }()),
-               std::runtime_error);
+  EXPECT_THROW(test::run(run_on(group[0], test::fail_after(1))), std::runtime_error);
 }
 
 TASK_TEST(run_on, stops_the_task_there_and_waits_for_it) {
@@ -240,19 +229,17 @@ TEST(executor_group, none_is_destroyed_while_another_may_post_to_it) {
 }
 
 TASK_TEST(run_on, an_executor_that_has_ended_says_so) {
-  const auto one = []() -> task<int> { co_return 1; };
   executor there;
-  std::thread([&] { there.run(one()); }).join();
-  auto work = one();
+  std::thread([&] { test::run(there, yield()); }).join();
+  auto work = test::number_after(0, 1);
   EXPECT_EQ(co_await test::code_of(run_on(there, std::move(work))), errc::executor_stopped);
 }
 
 TEST(run_on, an_executor_that_is_destroyed_before_it_runs_says_so) {
   executor_group waiting({.size = 1});
-  const auto one = []() -> task<int> { co_return 1; };
   auto there = std::make_unique<executor>();
   const auto ask = [&]() -> task<> {
-    auto work = one();
+    auto work = test::number_after(0, 1);
     EXPECT_EQ(co_await test::code_of(run_on(*there, std::move(work))), errc::executor_stopped);
   };
   std::binary_semaphore asked(0);

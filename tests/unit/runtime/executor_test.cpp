@@ -6,16 +6,12 @@
 #include <unistd.h>
 
 #include <deque>
-#include <numeric>
 
 #include "kit/clock.hpp"
-#include "kit/failure.hpp"
 #include "runtime/support.hpp"
 
 namespace weft {
 namespace {
-
-using namespace std::chrono_literals;
 
 task<> nothing() { co_return; }
 
@@ -23,19 +19,14 @@ task<> nothing() { co_return; }
 
 TEST(executor, runs_one_task_after_another_and_returns_their_results) {
   executor home;
-  const auto number = [](int value) -> task<int> { co_return value; };
-  EXPECT_EQ(home.run(number(1)), 1);
-  EXPECT_EQ(home.run(number(2)), 2);
+  EXPECT_EQ(home.run(test::number_after(0, 1)), 1);
+  EXPECT_EQ(home.run(test::number_after(0, 2)), 2);
   EXPECT_EQ(executor::current(), nullptr);
 }
 
 TEST(executor, goes_on_after_a_task_that_threw) {
   executor home;
-  const auto fail = []() -> task<> {
-    throw std::runtime_error("no");
-    co_return;
-  };
-  EXPECT_THROW(home.run(fail()), std::runtime_error);
+  EXPECT_THROW(home.run(test::fail_after(0)), std::runtime_error);
   home.run(nothing());
 }
 
@@ -78,14 +69,12 @@ TEST(executor, attachments_live_as_long_as_it_and_go_youngest_first) {
 
 // ---- threads
 
-TEST(executor, refuses_to_run_inside_a_task) {
-  executor home;
+TASK_TEST(executor, refuses_to_run_inside_a_task) {
   executor other;
-  home.run([&]() -> task<> {
-    EXPECT_EQ(test::code_thrown_by([&] { other.run(nothing()); }), errc::wrong_thread);
-    EXPECT_EQ(test::code_thrown_by([&] { home.run(nothing()); }), errc::wrong_thread);
-    co_return;
-  }());
+  for (executor* const each : {&other, executor::current()}) {
+    EXPECT_EQ(test::code_thrown_by([&] { each->run(nothing()); }), errc::wrong_thread);
+  }
+  co_return;
 }
 
 TEST(executor, refuses_a_second_thread_even_one_that_got_the_identity_of_the_first) {
@@ -106,12 +95,6 @@ task<> hear_from_elsewhere(executor& home, std::jthread& other) {
   event posted;
   other = std::jthread([&] { home.post([&] { posted.set(); }); });
   co_await posted.wait();
-}
-
-TEST(executor, a_post_from_another_thread_wakes_it) {
-  executor home;
-  std::jthread other;
-  home.run(hear_from_elsewhere(home, other));
 }
 
 // Another thread pings so often, each time once the executor has heard it before and is asleep, or about to be.
@@ -202,10 +185,10 @@ TEST(executor, one_that_sleeps_is_woken_once_by_many_senders) {
   EXPECT_EQ(driver.wakes, 1U);
 }
 
-TEST(executor, thousands_of_posts_from_several_threads_all_arrive_in_the_order_of_each) {
+TASK_TEST(executor, thousands_of_posts_from_several_threads_all_arrive_in_the_order_of_each) {
   constexpr int senders = 4;
   constexpr int posts = 5000;
-  executor home;
+  executor& home = *executor::current();
   event all;
   std::array<int, senders> next{};
   int arrived = 0;
@@ -215,14 +198,12 @@ TEST(executor, thousands_of_posts_from_several_threads_all_arrive_in_the_order_o
     if (++arrived == senders * posts) all.set();
   };
   std::vector<std::jthread> threads;
-  home.run([&]() -> task<> {
-    for (std::size_t sender = 0; sender < senders; ++sender) {
-      threads.emplace_back([&home, &receive, sender] {
-        for (int i = 0; i < posts; ++i) home.post([&receive, sender, i] { receive(sender, i); });
-      });
-    }
-    co_await all.wait();
-  }());
+  for (std::size_t sender = 0; sender < senders; ++sender) {
+    threads.emplace_back([&home, &receive, sender] {
+      for (int i = 0; i < posts; ++i) home.post([&receive, sender, i] { receive(sender, i); });
+    });
+  }
+  co_await all.wait();
   EXPECT_TRUE(in_order);
   EXPECT_EQ(arrived, senders * posts);
 }
@@ -231,16 +212,11 @@ TEST(executor, may_be_destroyed_by_what_a_post_allowed_while_the_sender_has_not_
   for (int i = 0; i < 500; ++i) {
     std::jthread other;
     executor home;
-    event posted;
-    home.run([&]() -> task<> {
-      other = std::jthread([&home, &posted] { home.post([&posted] { posted.set(); }); });
-      co_await posted.wait();
-    }());
+    home.run(hear_from_elsewhere(home, other));
   }
 }
 
-TEST(executor, mail_that_sends_itself_again_starves_nobody) {
-  executor home;
+TASK_TEST(executor, mail_that_sends_itself_again_starves_nobody) {
   bool stop = false;
   class chatter final : public detail::remote_work {
    public:
@@ -253,14 +229,12 @@ TEST(executor, mail_that_sends_itself_again_starves_nobody) {
     }
     executor& home_;
     const bool& stop_;
-  } chatter(home, stop);
-  home.run([&]() -> task<> {
-    chatter.send();
-    co_await sleep_for(1ms);
-    for (int i = 0; i < 100; ++i) co_await yield();
-    stop = true;
-    co_await test::settle();
-  }());
+  } chatter(*executor::current(), stop);
+  chatter.send();
+  co_await sleep_for(1ms);
+  for (int i = 0; i < 100; ++i) co_await yield();
+  stop = true;
+  co_await test::settle();
 }
 
 TEST(executor, what_was_posted_and_not_called_is_called_when_it_is_destroyed) {
@@ -452,21 +426,21 @@ task<> ping_pong(descriptor& mine, int rounds, bool first) {
 // What every other source may do while one is never done: mail, a yield, a timer, sockets, a poller, a worker.
 class other_sources {
  public:
-  other_sources(executor& home, fake_queue& queue) : home_(home), queue_(queue) {}
+  explicit other_sources(executor& home) : queue(home), home_(home) {}
   task<> use_all() {
     co_await hear_from_elsewhere(home_, thread_);
     for (int i = 0; i < 100; ++i) co_await yield();
     co_await sleep_for(1ms);
     co_await when_all(ping_pong(sockets_.a, 100, true), ping_pong(sockets_.b, 100, false));
-    queue_.complete();
-    co_await queue_.completed.wait();
+    queue.complete();
+    co_await queue.completed.wait();
     const auto job = [] { return 1; };
     EXPECT_EQ(co_await offload(job), 1);
   }
+  fake_queue queue;
 
  private:
   executor& home_;
-  fake_queue& queue_;
   test::socket_pair sockets_ = test::tcp_pair();
   std::jthread thread_;
 };
@@ -476,14 +450,13 @@ TEST(executor, a_poller_that_is_always_busy_starves_nobody) {
     executor home({.policy = policy});
     fake_queue busy(home);
     busy.always_busy = true;
-    fake_queue other(home);
-    other_sources sources(home, other);
+    other_sources sources(home);
     home.run([&]() -> task<> {
       co_await sources.use_all();
       busy.always_busy = false;
     }());
     EXPECT_LE(busy.largest_budget, 1024U);
-    EXPECT_EQ(busy.arms, other.arms);
+    EXPECT_EQ(busy.arms, sources.queue.arms);
   }
 }
 
@@ -502,14 +475,13 @@ TEST(executor, late_itself_looks_at_all_that_has_come_before_its_timers_although
   test::manual_clock time;
   executor home({.clock = &time});
   fake_queue queue(home);
-  const auto wait = [&]() -> task<> { co_await queue.completed.wait(); };
   const auto be_late = [&]() -> task<> {
     co_await test::settle();
     queue.busy_polls = 50;
     queue.counts_as_one = true;
     time.advance(1s);
   };
-  const auto both = home.run(when_all(test::failure_of(with_timeout(100ms, wait())), be_late()));
+  const auto both = home.run(when_all(test::failure_of(with_timeout(100ms, queue.completed.wait())), be_late()));
   EXPECT_FALSE(std::get<0>(both)) << test::words_of(std::get<0>(both));
 }
 
@@ -527,13 +499,12 @@ TEST(executor, late_itself_resumes_all_whom_an_answer_makes_ready_before_its_tim
     co_await heard.wait();
     told.set();
   };
-  const auto wait = [&]() -> task<> { co_await told.wait(); };
   const auto be_late = [&]() -> task<> {
     co_await test::settle();
     queue.complete();
     time.advance(1s);
   };
-  const auto all = home.run(when_all(test::failure_of(with_timeout(100ms, wait())), hear(), tell(), be_late()));
+  const auto all = home.run(when_all(test::failure_of(with_timeout(100ms, told.wait())), hear(), tell(), be_late()));
   EXPECT_FALSE(std::get<0>(all)) << test::words_of(std::get<0>(all));
 }
 
@@ -541,13 +512,12 @@ TEST(executor, late_itself_opens_its_mail_before_its_timers) {
   test::manual_clock time;
   executor home({.clock = &time});
   event answered;
-  const auto wait = [&]() -> task<> { co_await answered.wait(); };
   const auto be_late = [&]() -> task<> {
     co_await test::settle();
     std::jthread([&] { home.post([&] { answered.set(); }); }).join();
     time.advance(1s);
   };
-  const auto both = home.run(when_all(test::failure_of(with_timeout(100ms, wait())), be_late()));
+  const auto both = home.run(when_all(test::failure_of(with_timeout(100ms, answered.wait())), be_late()));
   EXPECT_FALSE(std::get<0>(both)) << test::words_of(std::get<0>(both));
 }
 
@@ -572,8 +542,7 @@ TEST(executor, that_is_busy_lets_no_timer_wait_for_longer_than_it_was_late) {
 
 TEST(executor, a_task_that_is_always_ready_starves_nobody) {
   executor home;
-  fake_queue queue(home);
-  other_sources sources(home, queue);
+  other_sources sources(home);
   bool stop = false;
   const auto spin = [&]() -> task<> {
     while (!stop) co_await yield();
@@ -617,9 +586,8 @@ TASK_TEST(executor, a_task_that_yields_lets_a_whole_turn_pass) {
 
 TEST(executor, sockets_that_are_always_busy_starve_nobody) {
   executor home;
-  fake_queue queue(home);
   auto [left, right] = test::tcp_pair();
-  other_sources sources(home, queue);
+  other_sources sources(home);
   test::run_scope(home, [&](scope& children) -> task<> {
     children.spawn(ping_pong(left, 1'000'000'000, true));
     children.spawn(ping_pong(right, 1'000'000'000, false));
@@ -646,8 +614,7 @@ class relentless_timer final : private detail::timer {
 
 TASK_TEST(executor, timers_that_are_always_due_starve_nobody) {
   executor& home = *executor::current();
-  fake_queue queue(home);
-  other_sources sources(home, queue);
+  other_sources sources(home);
   std::deque<relentless_timer> timers;
   for (int i = 0; i < 200; ++i) timers.emplace_back(home);
   co_await sources.use_all();
@@ -656,8 +623,7 @@ TASK_TEST(executor, timers_that_are_always_due_starve_nobody) {
 
 TEST(executor, workers_that_are_never_done_starve_nobody) {
   executor home;
-  fake_queue queue(home);
-  other_sources sources(home, queue);
+  other_sources sources(home);
   bool stop = false;
   std::size_t jobs = 0;
   const auto keep_busy = [&]() -> task<> {
@@ -742,16 +708,14 @@ TEST(executor, never_spins_on_a_virtual_clock) {
   }
 }
 
-TEST(executor, under_load_it_spins_and_neither_sleeps_nor_asks_the_kernel_much) {
-  executor home;  // adaptive
+TASK_TEST(executor, under_load_it_spins_and_neither_sleeps_nor_asks_the_kernel_much) {
+  executor& home = *executor::current();  // adaptive
   fake_queue queue(home);
-  home.run([&]() -> task<> {
-    for (int i = 0; i < 1000; ++i) {
-      queue.completed.reset();
-      queue.complete();
-      co_await queue.completed.wait();
-    }
-  }());
+  for (int i = 0; i < 1000; ++i) {
+    queue.completed.reset();
+    queue.complete();
+    co_await queue.completed.wait();
+  }
   EXPECT_EQ(home.statistics().sleeps, 0U);
   EXPECT_LE(home.kernel_entries(), 1000U / 8 + 10);
 }

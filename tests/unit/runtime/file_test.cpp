@@ -5,10 +5,9 @@
 #include <sys/resource.h>
 
 #include <csignal>
-#include <filesystem>
-#include <numeric>
 
-#include "kit/expect_failure.hpp"
+#include "kit/bytes.hpp"
+#include "kit/failing_system_calls.hpp"
 #include "kit/temporary_directory.hpp"
 #include "runtime/support.hpp"
 
@@ -17,9 +16,9 @@ namespace {
 
 constexpr file_options for_both{.access = file_access::read_write, .create = true};
 
-std::vector<std::byte> pattern(std::size_t size, unsigned start) {
+std::vector<std::byte> filled(std::size_t size, unsigned seed) {
   std::vector<std::byte> bytes(size);
-  for (std::size_t i = 0; i < size; ++i) bytes[i] = static_cast<std::byte>((i * 31 + start) % 251);
+  test::fill(bytes, seed);
   return bytes;
 }
 
@@ -27,7 +26,7 @@ TASK_TEST(file, yields_the_bytes_that_were_written) {
   const test::temporary_directory place;
   const std::string name = place / "data";
   file both = co_await file::open(name, for_both);
-  const std::vector<std::byte> written = pattern(100'000, 1);
+  const std::vector<std::byte> written = filled(100'000, 1);
   EXPECT_EQ(co_await both.write_at(4096, written), written.size());
   co_await both.sync();
   EXPECT_EQ(co_await both.size(), 4096 + written.size());
@@ -40,7 +39,7 @@ TASK_TEST(file, yields_the_bytes_that_were_written) {
 TASK_TEST(file, is_read_up_to_its_end_and_not_beyond) {
   const test::temporary_directory place;
   file both = co_await file::open(place / "short", for_both);
-  const std::vector<std::byte> written = pattern(100, 2);
+  const std::vector<std::byte> written = filled(100, 2);
   co_await both.write_at(0, written);
   std::vector<std::byte> room(1000, std::byte{7});
   EXPECT_EQ(co_await both.read_at(40, room), 60U);
@@ -57,7 +56,7 @@ TASK_TEST(file, has_many_reads_and_writes_in_progress) {
   const test::temporary_directory place;
   file both = co_await file::open(place / "blocks", for_both);
   std::vector<std::vector<std::byte>> contents;
-  for (unsigned i = 0; i < blocks; ++i) contents.push_back(pattern(block, i));
+  for (unsigned i = 0; i < blocks; ++i) contents.push_back(filled(block, i));
   const auto write = [&](unsigned i) -> task<> { co_await both.write_at(i * block, contents[i]); };
   unsigned equal = 0;
   const auto compare = [&](unsigned i) -> task<> {
@@ -93,7 +92,7 @@ TASK_TEST(file, that_must_be_new_is_refused_where_there_is_one) {
 
 TASK_TEST(file, is_truncated_only_where_that_was_asked_for) {
   const test::temporary_directory place;
-  const std::vector<std::byte> written = pattern(10, 3);
+  const std::vector<std::byte> written = filled(10, 3);
   file first = co_await file::open(place / "kept", for_both);
   co_await first.write_at(0, written);
   const file second = co_await file::open(place / "kept", for_both);
@@ -105,12 +104,11 @@ TASK_TEST(file, is_truncated_only_where_that_was_asked_for) {
 
 TEST(file, options_that_make_no_sense_are_refused_before_anything_happens) {
   const test::temporary_directory place;
-  const std::string name = place / "untouched";
   for (const file_options& options : {file_options{.access = file_access::write, .exclusive = true},
                                       file_options{.create = true, .truncate = true}}) {
-    EXPECT_EQ(test::run(test::code_of(file::open(name, options))), errc::invalid_argument);
+    EXPECT_EQ(test::run(test::code_of(file::open(place / "untouched", options))), errc::invalid_argument);
   }
-  EXPECT_FALSE(std::filesystem::exists(name));
+  EXPECT_FALSE(place.has("untouched"));
 }
 
 TASK_TEST(file, offsets_that_no_file_has_are_refused) {
@@ -158,7 +156,7 @@ class file_size_limit : private test::immovable {
 TASK_TEST(file, a_write_that_stops_half_way_says_that_a_part_was_written) {
   const test::temporary_directory place;
   file both = co_await file::open(place / "limited", for_both);
-  const std::vector<std::byte> bytes = pattern(10'000, 4);
+  const std::vector<std::byte> bytes = filled(10'000, 4);
   const file_size_limit limit(6'000);
   auto writing = both.write_at(0, bytes);
   const auto written = co_await as_result(std::move(writing));
@@ -167,72 +165,39 @@ TASK_TEST(file, a_write_that_stops_half_way_says_that_a_part_was_written) {
   EXPECT_EQ(co_await both.size(), 6'000U);
 }
 
-// Files as a disk in trouble serves them, through whichever way the driver goes.
-class trouble final : public system_calls {
- public:
-  std::atomic<int> failures = 0;          // so many calls fail
-  std::atomic<bool> on_executor = false;  // one was made on the thread that made this
-
-  ssize_t preadv(int fd, const iovec* pieces, int count, std::uint64_t offset) noexcept override {
-    look();
-    return fails() ? -EIO : system_calls::preadv(fd, pieces, count, offset);
-  }
-  ssize_t pwritev(int fd, const iovec* pieces, int count, std::uint64_t offset) noexcept override {
-    look();
-    return fails() ? -EIO : system_calls::pwritev(fd, pieces, count, offset);
-  }
-  int fdatasync(int fd) noexcept override {
-    look();
-    return fails() ? -EIO : system_calls::fdatasync(fd);
-  }
-  int open(const char* path, int flags, mode_t mode) noexcept override {
-    look();
-    return system_calls::open(path, flags, mode);
-  }
-  off_t lseek(int fd, off_t offset, int from) noexcept override {
-    look();
-    return system_calls::lseek(fd, offset, from);
-  }
-  int permit_ring_operation(std::uint8_t kind) noexcept override {
-    return static_cast<io_kind>(kind) >= io_kind::read && fails() ? -EIO : 0;
-  }
-
- private:
-  bool fails() noexcept { return failures > 0 && failures-- > 0; }
-  void look() noexcept {
-    if (std::this_thread::get_id() == home_) on_executor = true;
-  }
-
-  const std::thread::id home_ = std::this_thread::get_id();
-};
-
-executor_options over(trouble& calls) { return {.system_calls = &calls}; }
-
 TEST(file, a_failing_disk_is_told_and_the_next_call_goes_on) {
+  using test::system_call;
+  constexpr test::system_call_set transfers = system_call::preadv | system_call::pwritev | system_call::fdatasync |
+                                              system_call::read_in_ring | system_call::write_in_ring |
+                                              system_call::sync_in_ring;
   const test::temporary_directory place;
-  trouble calls;
+  test::failing_system_calls calls;
+  const auto fail_once = [&] { calls.fail({{.of = transfers, .number = EIO, .times = 1}}); };
   const auto root = [&]() -> task<> {
     file both = co_await file::open(place / "data", for_both);
     std::array<std::byte, 8> bytes{};
-    calls.failures = 1;
+    fail_once();
     auto writing = both.write_at(0, bytes);
     EXPECT_EQ(co_await test::code_of(std::move(writing)), std::errc::io_error);
-    calls.failures = 1;
+    fail_once();
     auto syncing = both.sync();
     EXPECT_EQ(co_await test::code_of(std::move(syncing)), std::errc::io_error);
     EXPECT_EQ(co_await both.write_at(0, bytes), 8U);
     co_await both.sync();
-    calls.failures = 1;
+    fail_once();
     auto reading = both.read_at(0, bytes);
     EXPECT_EQ(co_await test::code_of(std::move(reading)), std::errc::io_error);
     EXPECT_EQ(co_await both.read_at(0, bytes), 8U);
   };
-  executor(over(calls)).run(root());
+  executor({.system_calls = &calls}).run(root());
 }
 
 TEST(file, no_call_that_may_block_is_made_on_the_executor) {
+  using test::system_call;
   const test::temporary_directory place;
-  trouble calls;
+  test::failing_system_calls calls{{.of = system_call::open | system_call::preadv | system_call::pwritev |
+                                          system_call::fdatasync | system_call::lseek,
+                                    .on = std::this_thread::get_id()}};
   const auto root = [&]() -> task<> {
     file both = co_await file::open(place / "data", for_both);
     std::array<std::byte, 8> bytes{};
@@ -241,8 +206,8 @@ TEST(file, no_call_that_may_block_is_made_on_the_executor) {
     co_await both.read_at(0, bytes);
     static_cast<void>(co_await both.size());
   };
-  executor(over(calls)).run(root());
-  EXPECT_FALSE(calls.on_executor);
+  executor({.system_calls = &calls}).run(root());
+  EXPECT_EQ(calls.made(), 0U);
 }
 
 TASK_TEST(file, a_stop_before_it_begins_withdraws_it) {
@@ -268,9 +233,8 @@ TEST(file, a_task_that_goes_while_the_kernel_has_its_memory_ends_the_program) {
     file both = co_await file::open(place / "data", for_both);
     std::array<std::byte, 8> bytes{};
     const auto read = [&]() -> task<> { static_cast<void>(co_await both.read_at(0, bytes)); };
-    const test::abandoned reading = test::start_and_forget(read());
+    const sim::loose_task reading = test::start_loosely(read());
     co_await yield();  // it has begun, in this turn
-    reading.destroy();
   };
   EXPECT_DEATH(test::run(root()), "a read of a file was destroyed in progress");
 }

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a child of fork(2) may do with what it has copies of.
-#include <weft/runtime/executor_group.hpp>
-
 #include <cstdlib>
 #include <semaphore>
 

@@ -3,7 +3,6 @@
 // own.
 #include <weft/runtime/core/frame_allocator.hpp>
 
-#include "kit/expect_failure.hpp"
 #include "runtime/support.hpp"
 
 namespace weft {
@@ -62,39 +61,35 @@ TEST(task, an_idle_executor_gives_frames_back) {
   EXPECT_LE(test::run(root()), detail::frame_bytes_kept_when_idle + 4096);  // and what has ended since
 }
 
-TEST(spawned, allocates_nothing_once_warm) {
+SCOPE_TEST(spawned, allocates_nothing_once_warm) {
   std::size_t allocated = 1;
-  test::run_scope([&](scope& children) -> task<> {
-    for (int round = 0; round < 2; ++round) {
-      const std::size_t before = test::allocations();
-      for (int i = 0; i < 100; ++i) {
-        auto child = children.spawn(number_after(1, i));
-        EXPECT_EQ(co_await child, i);
-        children.spawn(number_after(0, i));
-      }
-      co_await yield();
-      allocated = test::allocations() - before;
+  for (int round = 0; round < 2; ++round) {
+    const std::size_t before = test::allocations();
+    for (int i = 0; i < 100; ++i) {
+      auto child = children.spawn(number_after(1, i));
+      EXPECT_EQ(co_await child, i);
+      children.spawn(number_after(0, i));
     }
-  });
+    co_await yield();
+    allocated = test::allocations() - before;
+  }
   EXPECT_EQ(allocated, 0U);
 }
 
-TEST(scope, one_that_has_ended_takes_no_more_tasks) {
+TASK_TEST(scope, one_that_has_ended_takes_no_more_tasks) {
   bool ran = false;
   const auto child = [&]() -> task<> {
     ran = true;
     co_return;
   };
-  test::run([&]() -> task<> {
-    scope* kept = nullptr;
-    co_await with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
-      kept = &children;
-      co_return;
-    });
-    EXPECT_TRUE(failed_with(test::failure_thrown_by([&] { kept->spawn(child()); }), errc::invalid_argument,
-                            "a scope that has ended"));
-    for (int i = 0; i < 3; ++i) co_await yield();
-  }());
+  scope* kept = nullptr;
+  co_await with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
+    kept = &children;
+    co_return;
+  });
+  EXPECT_TRUE(failed_with(test::failure_thrown_by([&] { kept->spawn(child()); }), errc::invalid_argument,
+                          "a scope that has ended"));
+  for (int i = 0; i < 3; ++i) co_await yield();
   EXPECT_FALSE(ran);
 }
 

@@ -1,18 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the runtime says of programming errors, in every build: words, never a crash without any.
-#include <weft/runtime/executor_group.hpp>
 #include <weft/runtime/io/file.hpp>
-#include <weft/runtime/run_on.hpp>
 #include <weft/runtime/sync/mutex.hpp>
 #include <weft/runtime/sync_wait.hpp>
 
-#include "kit/expect_failure.hpp"
 #include "runtime/support.hpp"
 
 namespace weft {
 namespace {
 
-using namespace std::chrono_literals;
 using test::failed_with;
 using test::failure_of;
 using test::number_after;
@@ -20,31 +16,24 @@ using test::number_after;
 TASK_TEST(task, one_that_is_awaited_a_second_time_says_that_it_is_empty) {
   task<int> once = number_after(1, 7);
   EXPECT_EQ(co_await std::move(once), 7);
-  std::optional<error> failure;
-  try {
-    co_await std::move(once);  // NOLINT(bugprone-use-after-move): what is tested
-  } catch (const error& why) {
-    failure = why;
-  }
+  const auto failure = co_await failure_of(std::move(once));  // NOLINT(bugprone-use-after-move): what is tested
   EXPECT_TRUE(failed_with(failure, errc::invalid_argument, "a task that is empty"));
 }
 
-TEST(operation, that_another_task_awaits_is_refused) {
+SCOPE_TEST(operation, that_another_task_awaits_is_refused) {
   event gate;
   channel<int> numbers(1);
-  test::run_scope([&](scope& children) -> task<> {
-    auto wait = gate.wait();
-    auto number = numbers.receive();
-    children.spawn(wait);
-    auto received = children.spawn(number);
-    co_await yield();
-    EXPECT_TRUE(failed_with(co_await failure_of(when_any(wait)), errc::busy, "another task awaits"));
-    EXPECT_TRUE(failed_with(co_await failure_of(when_any(number)), errc::busy, "another task awaits"));
-    EXPECT_TRUE(numbers.try_send(7));
-    EXPECT_EQ(co_await received, 7);
-    gate.set();
-    co_await when_any(wait);
-  });
+  auto wait = gate.wait();
+  auto number = numbers.receive();
+  children.spawn(wait);
+  auto received = children.spawn(number);
+  co_await yield();
+  EXPECT_TRUE(failed_with(co_await failure_of(when_any(wait)), errc::busy, "another task awaits"));
+  EXPECT_TRUE(failed_with(co_await failure_of(when_any(number)), errc::busy, "another task awaits"));
+  EXPECT_TRUE(numbers.try_send(7));
+  EXPECT_EQ(co_await received, 7);
+  gate.set();
+  co_await when_any(wait);
 }
 
 TEST(task, an_empty_one_is_refused_wherever_tasks_are_taken) {

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/runtime/as_result.hpp>
 #include <weft/runtime/io/file.hpp>
 #include <weft/runtime/offload.hpp>
 #include <weft/runtime/sync/apart.hpp>
@@ -12,7 +11,6 @@
 #include <cstdio>
 #include <semaphore>
 
-#include "../../sim/loose_task.hpp"
 #include "kit/held_workers.hpp"
 #include "runtime/support.hpp"
 

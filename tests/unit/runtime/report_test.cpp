@@ -219,13 +219,9 @@ TEST(report, has_the_dump_that_a_signal_asked_for) {
   executor home({.dump_on_signal = SIGUSR1});
   home.run([&]() -> task<> {
     ::raise(SIGUSR1);
-    std::vector<test::report_list::item> all;
-    while (all.empty()) {
-      co_await yield();
-      all = reports.take();
-    }
-    EXPECT_EQ(all[0].kind, report_kind::dump);
-    EXPECT_TRUE(all[0].text.starts_with("weft: executor on ")) << all[0].text;
+    const auto told = co_await test::next_report(reports);
+    EXPECT_EQ(told.kind, report_kind::dump);
+    EXPECT_TRUE(told.text.starts_with("weft: executor on ")) << told.text;
   }());
 }
 

@@ -8,13 +8,6 @@
 namespace weft {
 namespace {
 
-using namespace std::chrono_literals;
-
-task<> fail(const char* words) {
-  co_await yield();
-  throw std::runtime_error(words);
-}
-
 // Waits for ever, and says so when it has been stopped.
 task<> wait_for_stop(int& stopped) {
   try {
@@ -44,10 +37,10 @@ TEST(scope, the_first_failure_stops_siblings_and_body_and_is_rethrown_after_they
   const auto body = [&](scope& children) -> task<> {
     children.spawn(wait_for_stop(stopped));
     children.spawn(test::stop_slowly(ended));
-    children.spawn(fail("first"));
+    children.spawn(test::fail_after(1));
     co_await wait_for_stop(stopped);
   };
-  EXPECT_EQ(test::words_thrown_by<std::runtime_error>([&] { test::run_scope(body); }), "first");
+  EXPECT_EQ(test::words_thrown_by<std::runtime_error>([&] { test::run_scope(body); }), "after 1");
   EXPECT_EQ(stopped, 2);
   EXPECT_TRUE(ended);
 }
@@ -59,17 +52,17 @@ TEST(scope, a_reported_failure_leaves_siblings_and_body_alone) {
     went_on = true;
   };
   const auto body = [&](scope& children) -> task<> {
-    children.spawn(fail("of one client"));
+    children.spawn(test::fail_after(1));
     children.spawn(child());
     for (int i = 0; i < 5; ++i) co_await yield();
-    children.spawn(fail("of another"));
+    children.spawn(test::fail_after(2));
   };
   testing::internal::CaptureStderr();
   test::run(with_scope(on_failure::report, body));
   const std::string reported = testing::internal::GetCapturedStderr();
   EXPECT_TRUE(went_on);
-  EXPECT_NE(reported.find("of one client"), std::string::npos);
-  EXPECT_NE(reported.find("of another"), std::string::npos);
+  EXPECT_NE(reported.find("after 1"), std::string::npos);
+  EXPECT_NE(reported.find("after 2"), std::string::npos);
 }
 
 TEST(scope, a_body_that_throws_stops_the_children_under_either_policy) {
@@ -163,7 +156,7 @@ TASK_TEST(scope, the_callers_own_stop_token_is_back_after_the_scope) {
 }
 
 SCOPE_TEST(scope, spawning_from_another_thread_is_refused) {
-  EXPECT_EQ(test::code_thrown_elsewhere([&] { children.spawn(fail("never runs")); }), errc::wrong_thread);
+  EXPECT_EQ(test::code_thrown_elsewhere([&] { children.spawn(test::fail_after(0)); }), errc::wrong_thread);
   co_return;
 }
 

@@ -4,7 +4,6 @@
 
 #include <signal.h>
 
-#include "kit/failure.hpp"
 #include "runtime/support.hpp"
 
 namespace weft {

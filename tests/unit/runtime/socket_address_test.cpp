@@ -5,7 +5,6 @@
 
 #include <future>
 
-#include "kit/expect_failure.hpp"
 #include "runtime/support.hpp"
 
 namespace weft {
@@ -95,21 +94,16 @@ class strange_resolver final : public system_calls {
 
 TEST(resolve, that_gets_no_answer_ends_when_it_is_stopped_and_not_later) {
   strange_resolver calls;
-  {
-    worker_pool workers(1);
-    executor home({.workers = &workers, .system_calls = &calls});
-    const auto ask = []() -> task<> {
-      EXPECT_EQ(co_await test::code_of(resolve("somewhere:1", false)), errc::canceled);
-    };
-    const auto stop_once_asked = [&](scope& tasks) -> task<> {
-      tasks.spawn(ask());
-      co_await yield();
-      calls.asked.get_future().wait();
-      tasks.request_stop();
-    };
-    home.run(with_scope(on_failure::stop_siblings, stop_once_asked));  // returns while the worker still waits
-    calls.answer.set_value();
-  }
+  worker_pool workers(1);
+  executor home({.workers = &workers, .system_calls = &calls});
+  const auto ask = []() -> task<> { EXPECT_EQ(co_await test::code_of(resolve("somewhere:1", false)), errc::canceled); };
+  test::run_scope(home, [&](scope& tasks) -> task<> {
+    tasks.spawn(ask());
+    co_await yield();
+    calls.asked.get_future().wait();
+    tasks.request_stop();
+  });  // it returns while the worker still waits
+  calls.answer.set_value();
 }
 
 TEST(resolve, that_no_name_server_answers_is_worth_another_try_and_so_no_invalid_address) {

@@ -1,14 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/runtime/executor_group.hpp>
-#include <weft/runtime/run_on.hpp>
-
-#include "kit/failure.hpp"
 #include "runtime/support.hpp"
 
 namespace weft {
 namespace {
 
-using namespace std::chrono_literals;
 using test::fail_after;
 using test::number_after;
 
@@ -167,17 +162,14 @@ TEST(spawned, a_handle_may_outlive_its_scope_and_its_executor) {
   }());
 }
 
-TEST(spawned, awaiting_it_on_another_executor_is_refused) {
+SCOPE_TEST(spawned, awaiting_it_on_another_executor_is_refused) {
   executor_group group({.size = 1});
-  bool ended = false;
   event start;
-  test::run_scope([&](scope& children) -> task<> {
-    auto child = children.spawn(set_when(start, ended));
-    auto elsewhere = test::code_of(wait_for(child));
-    EXPECT_EQ(co_await run_on(group[0], std::move(elsewhere)), errc::wrong_thread);
-    start.set();
-    co_await child;
-  });
+  auto child = children.spawn(start.wait());
+  auto elsewhere = test::code_of(wait_for(child));
+  EXPECT_EQ(co_await run_on(group[0], std::move(elsewhere)), errc::wrong_thread);
+  start.set();
+  co_await child;
 }
 
 SCOPE_TEST(spawned, goes_with_as_result) {
@@ -186,19 +178,15 @@ SCOPE_TEST(spawned, goes_with_as_result) {
   EXPECT_EQ(value.value(), 4);
 }
 
-TEST(spawned, dumps_say_who_waits_for_one) {
+SCOPE_TEST(spawned, dumps_say_who_waits_for_one) {
   event start;
-  bool ended = false;
-  std::string dump;
-  test::run_scope([&](scope& children) -> task<> {
-    auto child = children.spawn(set_when(start, ended));
-    auto waiter = children.spawn(wait_for(child));
-    co_await yield();
-    dump = executor::current()->dump();
-    start.set();
-    co_await waiter;
-  });
+  auto child = children.spawn(start.wait());
+  auto waiter = children.spawn(wait_for(child));
+  co_await yield();
+  const std::string dump = executor::current()->dump();
   EXPECT_NE(dump.find("on a spawned task"), std::string::npos) << dump;
+  start.set();
+  co_await waiter;
 }
 
 TEST(spawned, one_alone_can_be_told_to_stop_and_the_others_go_on) {
@@ -243,7 +231,7 @@ TEST(spawned, one_told_to_stop_that_fails_otherwise_fails_its_scope) {
   EXPECT_THROW(test::run(with_scope(on_failure::stop_siblings, body)), std::runtime_error);
 }
 
-TEST(spawned, a_stop_of_one_reaches_all_that_it_awaits_and_spawns) {
+SCOPE_TEST(spawned, a_stop_of_one_reaches_all_that_it_awaits_and_spawns) {
   int stopped = 0;
   const auto sleep = [&]() -> task<> {
     const result<void> slept = co_await as_result(with_timeout(1h, sleep_for(duration::max())));
@@ -255,13 +243,11 @@ TEST(spawned, a_stop_of_one_reaches_all_that_it_awaits_and_spawns) {
     co_await sleep();
   };
   const auto middle = [&]() -> task<> { co_await with_scope(on_failure::stop_siblings, inner); };
-  test::run_scope([&](scope& children) -> task<> {
-    const auto child = children.spawn(middle());
-    co_await test::settle();
-    child.request_stop();
-    static_cast<void>(co_await as_result(wait_for(child)));
-    EXPECT_EQ(stopped, 3);
-  });
+  const auto child = children.spawn(middle());
+  co_await test::settle();
+  child.request_stop();
+  static_cast<void>(co_await as_result(wait_for(child)));
+  EXPECT_EQ(stopped, 3);
 }
 
 TEST(spawned, one_that_is_told_to_stop_before_it_begins_ends_at_its_first_wait) {

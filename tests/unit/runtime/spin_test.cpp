@@ -3,7 +3,6 @@
 #include <weft/runtime/system/event_driver.hpp>
 
 #include <sys/uio.h>
-#include <unistd.h>
 
 #include <deque>
 

@@ -140,36 +140,30 @@ task<> wait_after_a_shield(stubborn_operation& what) {
   co_await detail::await_in_place(&what);
 }
 
-TASK_TEST(stop_token, reaches_what_the_innermost_of_the_tasks_that_inherit_it_waits_for) {
+// How often `waited` is asked to end, on which `what` is suspended, when the source that `what` is under stops.
+task<int> asked_by_a_stop(const stubborn_operation& waited, task<> what) {
   stop_source source;
-  stubborn_operation waited;
-  const auto middle = [&]() -> task<> { co_await wait_for(waited); };
-  const test::abandoned waiter = test::start_and_forget(under(source, middle()));
+  const sim::loose_task waiter = test::start_loosely(under(source, std::move(what)));
   co_await yield();
   source.request_stop();
   source.request_stop();
-  EXPECT_EQ(waited.asked, 1);
-  waiter.destroy();
+  co_return waited.asked;
+}
+
+TASK_TEST(stop_token, reaches_what_the_innermost_of_the_tasks_that_inherit_it_waits_for) {
+  stubborn_operation waited;
+  const auto middle = [&]() -> task<> { co_await wait_for(waited); };
+  EXPECT_EQ(co_await asked_by_a_stop(waited, middle()), 1);
 }
 
 TASK_TEST(stop_token, does_not_reach_a_task_further_down_that_has_another) {
-  stop_source source;
   stubborn_operation waited;
-  const test::abandoned waiter = test::start_and_forget(under(source, wait_shielded(waited)));
-  co_await yield();
-  source.request_stop();
-  EXPECT_EQ(waited.asked, 0);
-  waiter.destroy();
+  EXPECT_EQ(co_await asked_by_a_stop(waited, wait_shielded(waited)), 0);
 }
 
 TASK_TEST(stop_token, asks_an_operation_once_of_a_task_that_was_given_the_same_token_again) {
-  stop_source source;
   stubborn_operation waited;
-  const test::abandoned waiter = test::start_and_forget(under(source, wait_after_a_shield(waited)));
-  co_await yield();
-  source.request_stop();
-  EXPECT_EQ(waited.asked, 1);
-  waiter.destroy();
+  EXPECT_EQ(co_await asked_by_a_stop(waited, wait_after_a_shield(waited)), 1);
 }
 
 TEST(stop_token, asks_an_operation_once_of_a_spawned_task_that_was_given_its_token_again) {
@@ -193,13 +187,12 @@ TASK_TEST(stop_token, one_that_is_replaced_while_its_task_runs_stops_nothing) {
     self.set_stop_token(after.get_token());
     co_await detail::await_in_place(&waited);
   };
-  const test::abandoned waiter = test::start_and_forget(outer());
+  const sim::loose_task waiter = test::start_loosely(outer());
   co_await yield();
   before.request_stop();
   EXPECT_EQ(waited.asked, 0);
   after.request_stop();
   EXPECT_EQ(waited.asked, 1);
-  waiter.destroy();
 }
 
 TASK_TEST(stop_token, a_source_may_end_before_a_task_that_no_longer_waits_under_it) {

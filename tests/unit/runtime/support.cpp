@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/support.hpp"
 
-#include <weft/runtime/sleep.hpp>
-
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -51,17 +49,16 @@ int checked_call(int result, const char* what) {
   return result;
 }
 
-abandoned start_and_forget(task<> body) {
-  const auto forgotten = [](task<> what) -> abandoned { co_await std::move(what); };
-  const abandoned made = forgotten(std::move(body));
-  executor_core::current()->ready(made.promise());
+sim::loose_task start_loosely(task<> body) {
+  const auto loose = [](task<> what) -> sim::loose_task { co_await std::move(what); };
+  sim::loose_task made = loose(std::move(body));
+  made.start(*executor::current());
   return made;
 }
 
 task<> destroyed_while_it_waits(task<> body) {
-  const abandoned waiter = start_and_forget(std::move(body));
+  const sim::loose_task waiter = start_loosely(std::move(body));
   co_await settle();
-  waiter.destroy();
 }
 
 task<int> number_after(int turns, int value) {
@@ -82,6 +79,14 @@ task<> stop_slowly(bool& ended) {
   }
   for (int i = 0; i < 10; ++i) co_await yield();
   ended = true;
+}
+
+task<report_list::item> next_report(const report_list& reports) {
+  for (;;) {
+    const std::vector<report_list::item> all = reports.take();
+    if (!all.empty()) co_return all.front();
+    co_await yield();
+  }
 }
 
 executor_options simulation::options() noexcept { return {.clock = this, .simulated_driver = this}; }

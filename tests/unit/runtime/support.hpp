@@ -4,9 +4,11 @@
 
 #include <weft/runtime/as_result.hpp>
 #include <weft/runtime/executor.hpp>
+#include <weft/runtime/executor_group.hpp>
 #include <weft/runtime/io/io.hpp>
 #include <weft/runtime/offload.hpp>
 #include <weft/runtime/report.hpp>
+#include <weft/runtime/run_on.hpp>
 #include <weft/runtime/scope.hpp>
 #include <weft/runtime/sleep.hpp>
 #include <weft/runtime/sync/channel.hpp>
@@ -20,14 +22,19 @@
 
 #include <source_location>
 
+#include "../../sim/loose_task.hpp"
+#include "kit/expect_failure.hpp"
 #include "kit/report_list.hpp"
 #include "kit/settle.hpp"
 #include "kit/standard.hpp"
 #include "kit/task_test.hpp"
-#include "kit/thrown.hpp"
 #include "sanitized.hpp"
 
-namespace weft::test {
+namespace weft {
+
+using namespace std::chrono_literals;
+
+namespace test {
 
 /// How often this thread has called operator new; not counted in sanitizer builds.
 std::size_t allocations() noexcept;
@@ -35,19 +42,12 @@ std::size_t allocations() noexcept;
 /// Runs `body` to its end on a thread with a stack of 256 KiB.
 void on_a_small_stack(const std::function<void()>& body);
 
-/// Runs a task on an executor of its own, on the driver that the environment chooses.
-template <class T>
-T run(task<T> root) {
-  executor home;
-  return home.run(std::move(root));
-}
-/// An operation, there or on a given executor.
+/// Runs a task or an operation, on an executor of its own if none is given: on the driver that the environment chooses.
 template <detail::is_awaitable Operation>
 auto run(executor& home, Operation operation) {
   return home.run(detail::as_task(std::move(operation)));
 }
 template <detail::is_awaitable Operation>
-  requires(!detail::is_task<Operation>)
 auto run(Operation operation) {
   executor home;
   return run(home, std::move(operation));
@@ -90,31 +90,9 @@ std::error_code code_thrown_elsewhere(Body&& body) {
   return code;
 }
 
-/// A coroutine whose frame the test itself destroys: in a program every task has an owner that waits for it.
-class abandoned {
- public:
-  class promise_type : public detail::promise_base {
-   public:
-    abandoned get_return_object() noexcept {
-      set_handle(std::coroutine_handle<promise_type>::from_promise(*this));
-      return abandoned(*this);
-    }
-    std::suspend_always initial_suspend() const noexcept { return {}; }
-    std::suspend_always final_suspend() const noexcept { return {}; }
-    void unhandled_exception() const noexcept { std::terminate(); }
-    void return_void() const noexcept {}
-  };
-
-  explicit abandoned(promise_type& promise) noexcept : promise_(&promise) {}
-  [[nodiscard]] detail::promise_base& promise() const noexcept { return *promise_; }
-  void destroy() const noexcept { promise_->handle().destroy(); }
-
- private:
-  promise_type* promise_;
-};
-
-/// Starts `body` in the next turn of this executor, and lets the test destroy it.
-abandoned start_and_forget(task<> body);
+/// Starts `body` in the next turn of this executor, and lets the test destroy it: in a program every task has an owner
+/// that waits for it.
+[[nodiscard]] sim::loose_task start_loosely(task<> body);
 /// Starts it, and destroys it once it waits.
 task<> destroyed_while_it_waits(task<> body);
 
@@ -123,6 +101,9 @@ task<int> number_after(int turns, int value);
 task<int> fail_after(int turns);
 /// Waits for ever, and takes its time to end once it was told to.
 task<> stop_slowly(bool& ended);
+
+/// The first of the reports that come, once there is one.
+task<report_list::item> next_report(const report_list& reports);
 
 /// Virtual time and a kernel without sockets: waiting makes the time pass at once. Waits for readiness, which is what
 /// an executor starts for its pollers, look at the real descriptor.
@@ -185,4 +166,5 @@ task<int> send_some(descriptor& where, std::span<const std::byte> bytes);
 task<> receive_all(descriptor& where, std::span<std::byte> bytes);
 task<> send_all(descriptor& where, std::span<const std::byte> bytes);
 
-}  // namespace weft::test
+}  // namespace test
+}  // namespace weft

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/runtime/executor_group.hpp>
 #include <weft/runtime/sync_wait.hpp>
 
 #include "runtime/support.hpp"
-
-using namespace std::chrono_literals;
 
 namespace weft {
 namespace {
@@ -16,11 +13,6 @@ task<executor*> where_am_i() {
 
 task<std::unique_ptr<int>> boxed(int number) { co_return std::make_unique<int>(number); }
 
-task<> fail() {
-  co_await yield();
-  throw std::runtime_error("as planned");
-}
-
 TEST(sync_wait, runs_the_task_on_the_executor_and_yields_its_result) {
   executor_group group({.size = 2});
   EXPECT_EQ(sync_wait(group[0], where_am_i()), &group[0]);
@@ -30,7 +22,7 @@ TEST(sync_wait, runs_the_task_on_the_executor_and_yields_its_result) {
 
 TEST(sync_wait, throws_what_the_task_throws) {
   executor_group group({.size = 2});
-  EXPECT_THROW(sync_wait(group[0], fail()), std::runtime_error);
+  EXPECT_THROW(sync_wait(group[0], test::fail_after(1)), std::runtime_error);
 }
 
 TEST(sync_wait, from_many_threads_at_once) {
@@ -57,7 +49,7 @@ TEST(sync_wait, on_the_thread_of_an_executor_is_refused) {
 
 TEST(sync_wait, an_executor_that_has_ended_says_so) {
   executor there;
-  std::thread([&] { static_cast<void>(there.run(where_am_i())); }).join();
+  std::thread([&] { test::run(there, yield()); }).join();
   EXPECT_EQ(test::code_thrown_by([&] { sync_wait(there, where_am_i()); }), errc::executor_stopped);
 }
 

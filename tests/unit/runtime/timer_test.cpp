@@ -11,8 +11,6 @@
 namespace weft {
 namespace {
 
-using namespace std::chrono_literals;
-
 class recording_timer final : public detail::timer {
  public:
   recording_timer(int number, std::vector<int>& record) : number_(number), record_(record) {}

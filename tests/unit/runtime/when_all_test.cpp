@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/runtime/when_all.hpp>
 
-#include "kit/failure.hpp"
 #include "runtime/support.hpp"
 
 namespace weft {
 namespace {
-
-using namespace std::chrono_literals;
 
 TASK_TEST(when_all, yields_every_result_in_the_order_of_the_tasks) {
   const auto text = []() -> task<std::unique_ptr<std::string>> { co_return std::make_unique<std::string>("text"); };

@@ -6,8 +6,6 @@
 namespace weft {
 namespace {
 
-using namespace std::chrono_literals;
-
 TASK_TEST(when_any, yields_the_first_that_ends_and_its_place) {
   const auto text = []() -> task<std::unique_ptr<std::string>> { co_return std::make_unique<std::string>("text"); };
   auto first = co_await when_any(test::number_after(5, 1), text(), test::number_after(9, 2));

@@ -3,13 +3,10 @@
 
 #include <unistd.h>
 
-#include "kit/expect_failure.hpp"
 #include "runtime/support.hpp"
 
 namespace weft {
 namespace {
-
-using namespace std::chrono_literals;
 
 class with_timeout_test : public testing::Test {
  protected:

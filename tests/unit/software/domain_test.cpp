@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/porting/porting.hpp>
 #include <weft/net/software/domain.hpp>
+#include <weft/runtime/system/descriptor.hpp>
 
 #include <linux/magic.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
-#include "kit/failure.hpp"
+#include "kit/address_space.hpp"
+#include "kit/expect_failure.hpp"
 #include "mr/support.hpp"
 #include "stag_of.hpp"
 
@@ -27,6 +29,12 @@ class domain_test : public ::testing::Test {
   }
   task<mr::region> open(mr::registration_options options) {
     return domain->register_memory(std::span(memory), options);
+  }
+  task<mr::region> open_counted(mr::usage uses, const mr::porting::write_counter& counter) {
+    mr::region made = co_await open({.usage = uses, .zero_based = true, .disabled = true});
+    mr::porting::bind(made, counter);
+    co_await mr::porting::enable(made);
+    co_return made;
   }
 
   std::shared_ptr<software::domain> domain = std::make_shared<software::domain>(system_calls::kernel(), "iwarp");
@@ -176,10 +184,8 @@ TASK_TEST_F(domain_test, a_region_made_disabled_is_closed_until_it_is_enabled) {
 }
 
 TASK_TEST_F(domain_test, nothing_can_be_bound_to_a_region_once_it_is_enabled) {
-  mr::region made = co_await open({.usage = mr::usage::write_dst, .disabled = true});
   const mr::porting::write_counter counter;
-  mr::porting::bind(made, counter);
-  co_await mr::porting::enable(made);
+  mr::region made = co_await open_counted(mr::usage::write_dst, counter);
   EXPECT_EQ(test::code_thrown_by([&] { mr::porting::bind(made, counter); }), errc::invalid_argument);
   mr::region plain = co_await open({.usage = mr::usage::write_dst});
   EXPECT_EQ(test::code_thrown_by([&] { mr::porting::bind(plain, counter); }), errc::invalid_argument);
@@ -189,12 +195,8 @@ TASK_TEST_F(domain_test, nothing_can_be_bound_to_a_region_once_it_is_enabled) {
 
 TASK_TEST_F(domain_test, writes_of_peers_are_counted_for_every_region_that_a_counter_is_bound_to) {
   const mr::porting::write_counter counter;
-  mr::region first = co_await open({.usage = mr::usage::write_dst, .zero_based = true, .disabled = true});
-  mr::region second = co_await open({.usage = mr::usage::atomic_dst, .zero_based = true, .disabled = true});
-  for (mr::region* const each : {&first, &second}) {
-    mr::porting::bind(*each, counter);
-    co_await mr::porting::enable(*each);
-  }
+  const mr::region first = co_await open_counted(mr::usage::write_dst, counter);
+  const mr::region second = co_await open_counted(mr::usage::atomic_dst, counter);
   const key_table::reader::batch inside(reader);
   reader.written(test::stag_of(first.remote()), 1);
   std::uint64_t previous = 0;
@@ -205,9 +207,7 @@ TASK_TEST_F(domain_test, writes_of_peers_are_counted_for_every_region_that_a_cou
 
 TASK_TEST_F(domain_test, a_compare_swap_that_changes_nothing_is_not_counted) {
   const mr::porting::write_counter counter;
-  mr::region made = co_await open({.usage = mr::usage::atomic_dst, .zero_based = true, .disabled = true});
-  mr::porting::bind(made, counter);
-  co_await mr::porting::enable(made);
+  const mr::region made = co_await open_counted(mr::usage::atomic_dst, counter);
   const key_table::reader::batch inside(reader);
   atomic_request asked{.operation = atomic_operation::compare_swap,
                        .stag = test::stag_of(made.remote()),
@@ -233,10 +233,8 @@ TASK_TEST_F(domain_test, a_counter_is_refused_by_a_region_that_no_peer_can_write
 }
 
 TASK_TEST_F(domain_test, a_region_whose_writes_somebody_waits_for_is_busy) {
-  mr::region made = co_await open({.usage = mr::usage::write_dst, .disabled = true});
   const mr::porting::write_counter counter;
-  mr::porting::bind(made, counter);
-  co_await mr::porting::enable(made);
+  mr::region made = co_await open_counted(mr::usage::write_dst, counter);
   std::error_code waiter;
   std::error_code release;
   const auto waiting = [&]() -> task<> { waiter = co_await test::code_of(mr::porting::remote_writes(made, 1)); };
@@ -251,48 +249,35 @@ TASK_TEST_F(domain_test, a_region_whose_writes_somebody_waits_for_is_busy) {
   co_await made.release();
 }
 
-TEST_F(domain_test, a_refresh_keeps_key_and_address_and_sees_what_is_mapped_there_now) {
+TASK_TEST_F(domain_test, a_refresh_keeps_key_and_address_and_sees_what_is_mapped_there_now) {
   constexpr std::size_t bytes = 8192;
-  void* const place = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  ASSERT_NE(place, MAP_FAILED);
-  test::run([&]() -> task<> {
-    const std::span range(static_cast<std::byte*>(place), bytes);
-    mr::region made = co_await domain->register_memory(range, {.usage = mr::usage::write_dst});
-    const mr::remote_region before = made.remote();
-    EXPECT_EQ(::mmap(place, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0), place);
-    co_await mr::porting::refresh(made, 0, 4096);
-    co_await mr::porting::refresh(made);
-    EXPECT_EQ(made.remote(), before);
-    EXPECT_EQ(write(test::stag_of(before), before.address() + 5000), access_status::ok);
-    EXPECT_EQ(range[5000], std::byte{1});
-    EXPECT_EQ(co_await test::code_of(mr::porting::refresh(made, 4096, 4097)), errc::out_of_range);
-    const std::array parts{range.first(100), range.subspan(4096, 4096)};
-    co_await mr::porting::refresh(made, parts);
-    EXPECT_EQ(made.remote(), before);
-    const std::array beyond{range.first(100), std::span(range.data() + 4096, 4097)};
-    EXPECT_EQ(co_await test::code_of(mr::porting::refresh(made, beyond)), errc::out_of_range);
-    co_await made.release();
-  });
-  ::munmap(place, bytes);
+  const test::address_space place(bytes);
+  const std::span range = place.bytes();
+  mr::region made = co_await domain->register_memory(range, {.usage = mr::usage::write_dst});
+  const mr::remote_region before = made.remote();
+  constexpr int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
+  EXPECT_EQ(::mmap(range.data(), bytes, PROT_READ | PROT_WRITE, flags, -1, 0), range.data());
+  co_await mr::porting::refresh(made, 0, 4096);
+  co_await mr::porting::refresh(made);
+  EXPECT_EQ(made.remote(), before);
+  EXPECT_EQ(write(test::stag_of(before), before.address() + 5000), access_status::ok);
+  EXPECT_EQ(range[5000], std::byte{1});
+  EXPECT_EQ(co_await test::code_of(mr::porting::refresh(made, 4096, 4097)), errc::out_of_range);
+  const std::array parts{range.first(100), range.subspan(4096, 4096)};
+  co_await mr::porting::refresh(made, parts);
+  EXPECT_EQ(made.remote(), before);
+  const std::array beyond{range.first(100), std::span(range.data() + 4096, 4097)};
+  EXPECT_EQ(co_await test::code_of(mr::porting::refresh(made, beyond)), errc::out_of_range);
+  co_await made.release();
 }
 
 class memory_of_all_kinds : public domain_test {
  protected:
   static constexpr std::size_t page = 4096;
 
-  void SetUp() override {
-    void* const got = ::mmap(nullptr, 4 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    ASSERT_NE(got, MAP_FAILED);
-    pages = {static_cast<std::byte*>(got), 4 * page};
-    file = ::memfd_create("pages", MFD_CLOEXEC);
-    ASSERT_EQ(::ftruncate(file, 4 * page), 0);
-  }
-  void TearDown() override {
-    ::munmap(pages.data(), pages.size());
-    ::close(file);
-  }
+  memory_of_all_kinds() { EXPECT_EQ(::ftruncate(file.fd(), 4 * page), 0); }
   void map_file(std::size_t from, std::size_t count) {
-    ASSERT_NE(::mmap(&pages[from * page], count * page, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0),
+    ASSERT_NE(::mmap(&pages[from * page], count * page, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file.fd(), 0),
               MAP_FAILED);
   }
   void protect(std::size_t which, int rights) { ASSERT_EQ(::mprotect(&pages[which * page], page, rights), 0); }
@@ -312,10 +297,21 @@ class memory_of_all_kinds : public domain_test {
     }
   }
 
+  // Whether the kernel is to copy what lies there, as those say who go by the key and those who have the region.
+  static bool may_shrink(software::domain& home, const mr::region& made) {
+    const mr::remote_region remote = made.remote();
+    key_table::reader own(home.keys());
+    const key_table::reader::batch inside(own);
+    const bool by_key = own.write_place(test::stag_of(remote), remote.address(), 1, 1).may_shrink;
+    EXPECT_EQ(home.may_shrink(*made.slice().record()), by_key);
+    return by_key;
+  }
+
   const std::error_code fine{};
   const std::error_code bad_address{EFAULT, std::system_category()};
-  std::span<std::byte> pages;
-  int file = -1;
+  const test::address_space place{4 * page};
+  const std::span<std::byte> pages = place.bytes();
+  const descriptor file{::memfd_create("pages", MFD_CLOEXEC), system_calls::kernel()};
 };
 
 TEST_F(memory_of_all_kinds, that_is_there_can_be_registered) {
@@ -327,9 +323,8 @@ TEST_F(memory_of_all_kinds, that_is_there_can_be_registered) {
 TEST_F(memory_of_all_kinds, that_is_not_mapped_is_refused) {
   ::munmap(&pages[2 * page], page);
   expect(bad_address, bad_address);
-  const std::string words =
-      test::words_thrown_by([&] { return domain->register_now(pages, {.usage = mr::usage::send}); });
-  EXPECT_NE(words.find("not mapped"), std::string::npos) << words;
+  const auto refused = test::failure_thrown_by([&] { return domain->register_now(pages, {.usage = mr::usage::send}); });
+  EXPECT_TRUE(test::says(refused, "not mapped"));
 }
 
 TEST_F(memory_of_all_kinds, that_may_only_be_read_is_for_what_reads_it) {
@@ -345,7 +340,7 @@ TEST_F(memory_of_all_kinds, that_nobody_may_touch_is_refused) {
 TEST_F(memory_of_all_kinds, beyond_the_end_of_its_file_is_refused) {
   map_file(0, 4);
   expect(fine, fine);
-  ASSERT_EQ(::ftruncate(file, 3 * page), 0);
+  ASSERT_EQ(::ftruncate(file.fd(), 3 * page), 0);
   expect(bad_address, bad_address);
 }
 
@@ -357,11 +352,7 @@ TASK_TEST_F(memory_of_all_kinds, that_has_changed_is_looked_at_by_a_refresh) {
   EXPECT_EQ(made.remote(), remote);
   map_file(0, 4);
   co_await mr::porting::refresh(made);
-  {
-    const key_table::reader::batch inside(reader);
-    EXPECT_TRUE(reader.write_place(test::stag_of(remote), remote.address(), 1, 1).may_shrink);
-    EXPECT_TRUE(domain->may_shrink(*made.slice().record()));
-  }
+  EXPECT_TRUE(may_shrink(*domain, made));
   co_await made.release();
 }
 
@@ -369,12 +360,7 @@ TASK_TEST_F(memory_of_all_kinds, that_has_changed_is_looked_at_by_a_refresh) {
 TASK_TEST_F(memory_of_all_kinds, that_is_direct_is_of_a_file_that_cannot_become_shorter) {
   auto own = mr::mapping::in_memory_file(4 * page, false, -1, system_calls::kernel());
   mr::region made = co_await domain->register_memory(std::move(own), {.usage = mr::usage::write_dst, .direct = true});
-  const mr::remote_region remote = made.remote();
-  {
-    const key_table::reader::batch inside(reader);
-    EXPECT_FALSE(reader.write_place(test::stag_of(remote), remote.address(), 1, 1).may_shrink);
-  }
-  EXPECT_FALSE(domain->may_shrink(*made.slice().record()));
+  EXPECT_FALSE(may_shrink(*domain, made));
   co_await made.release();
 }
 
@@ -394,24 +380,18 @@ TASK_TEST_F(memory_of_all_kinds, that_is_direct_and_of_huge_pages_is_copied_thro
   const auto home = std::make_shared<software::domain>(calls, "iwarp");
   auto own = mr::mapping::in_memory_file(4 * page, false, -1, system_calls::kernel());
   mr::region made = co_await home->register_memory(std::move(own), {.usage = mr::usage::write_dst, .direct = true});
-  EXPECT_TRUE(home->may_shrink(*made.slice().record()));
-  const mr::remote_region remote = made.remote();
-  {
-    key_table::reader own_reader{home->keys()};
-    const key_table::reader::batch inside(own_reader);
-    EXPECT_TRUE(own_reader.write_place(test::stag_of(remote), remote.address(), 1, 1).may_shrink);
-  }
+  EXPECT_TRUE(may_shrink(*home, made));
   co_await made.release();
 }
 
 TEST_F(domain_test, what_iwarp_in_user_space_cannot_do_is_refused_by_name) {
-  const auto words = [&](mr::registration_options options) {
-    EXPECT_EQ(test::code_thrown_by([&] { return domain->register_now(memory, options); }), errc::not_supported);
-    return test::words_thrown_by([&] { return domain->register_now(memory, options); });
+  const auto expect_refused = [&](mr::registration_options options, std::string_view words) {
+    const auto failure = test::failure_thrown_by([&] { return domain->register_now(memory, options); });
+    EXPECT_TRUE(test::failed_with(failure, errc::not_supported, words));
   };
-  EXPECT_NE(words({.on_demand = true}).find("iwarp with the option on_demand"), std::string::npos);
-  EXPECT_NE(words({.dmabuf = 1}).find("dmabuf"), std::string::npos);
-  EXPECT_NE(words({.usage = mr::usage::flush_persistent}).find("flush_persistent"), std::string::npos);
+  expect_refused({.on_demand = true}, "iwarp with the option on_demand");
+  expect_refused({.dmabuf = 1}, "dmabuf");
+  expect_refused({.usage = mr::usage::flush_persistent}, "flush_persistent");
   EXPECT_EQ(domain->keys().size(), 0U);
 }
 

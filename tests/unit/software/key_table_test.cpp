@@ -201,7 +201,7 @@ TEST_F(key_table_test, disabled_a_key_opens_nothing_and_nobody_is_inside) {
   std::atomic<bool> inside = false;
   std::atomic<bool> leave = false;
   std::atomic<bool> left = false;
-  std::thread other([&] {
+  const std::jthread other([&] {
     key_table::reader another(table);
     const key_table::reader::batch batch(another);
     inside = true;
@@ -209,11 +209,9 @@ TEST_F(key_table_test, disabled_a_key_opens_nothing_and_nobody_is_inside) {
     left = true;
   });
   while (!inside) std::this_thread::yield();
-  std::thread releaser([&] { leave = true; });
+  const std::jthread releaser([&] { leave = true; });
   table.disable(stag);
   EXPECT_TRUE(left);
-  releaser.join();
-  other.join();
 }
 
 TEST_F(key_table_test, a_key_for_one_connection_is_of_no_use_to_another) {
@@ -342,12 +340,11 @@ TEST_F(key_table_test, two_executors_may_erase_inside_their_batches_at_the_same_
 
 TEST_F(key_table_test, nothing_is_written_under_a_revoked_key_once_erase_has_returned) {
   std::atomic<std::uint32_t> stag{0};
-  std::atomic<bool> stop{false};
   std::atomic<std::uint64_t> hits{0};
-  const auto attack = [&](std::uint64_t half) {
+  const auto attack = [&](const std::stop_token& over, std::uint64_t half) {
     key_table::reader own(table);
     const std::vector<std::byte> data(50, std::byte{0xff});
-    while (!stop) {
+    while (!over.stop_requested()) {
       {
         const key_table::reader::batch inside(own);
         for (int i = 0; i < 10; ++i) {
@@ -357,8 +354,8 @@ TEST_F(key_table_test, nothing_is_written_under_a_revoked_key_once_erase_has_ret
       std::this_thread::yield();
     }
   };
-  std::thread first(attack, 0);
-  std::thread second(attack, 50);
+  const std::jthread first(attack, 0);
+  const std::jthread second(attack, 50);
   for (int round = 0; round < 300; ++round) {
     auto target = std::make_unique<std::array<std::byte, 100>>();
     const std::uint32_t key = table.insert(*target, 0, both);
@@ -370,9 +367,6 @@ TEST_F(key_table_test, nothing_is_written_under_a_revoked_key_once_erase_has_ret
     const auto clean = [&] { return std::count(target->begin(), target->end(), std::byte{0}) == 100; };
     for (int look = 0; look < 10; ++look) ASSERT_TRUE(clean());
   }
-  stop = true;
-  first.join();
-  second.join();
 }
 
 // The last of a peer's writes may carry no bytes, so that nothing but its key has been looked up.
