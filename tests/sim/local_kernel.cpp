@@ -108,10 +108,6 @@ struct local_kernel::watched {
   std::deque<time_point> news;  // of events that have not been told: when they are heard of
 };
 
-struct local_kernel::watch_set {
-  std::vector<std::unique_ptr<watched>> all;
-};
-
 struct local_kernel::entry {
   std::unique_ptr<end> socket{};
   std::shared_ptr<memory_file> file{};
@@ -164,7 +160,7 @@ int local_kernel::close(int fd) noexcept {
   entry& closed = find(fd);
   if (closed.socket) close_end(*closed.socket);
   if (closed.set) {
-    for (const auto& one : closed.set->all) one->at->watch = nullptr;
+    for (const auto& one : *closed.set) one->at->watch = nullptr;
   }
   closed = entry();
   return 0;
@@ -272,7 +268,7 @@ bool local_kernel::readable(const end& at) const noexcept {
 }
 
 bool local_kernel::has_news(const watch_set& set) const noexcept {
-  return std::any_of(set.all.begin(), set.all.end(),
+  return std::any_of(set.begin(), set.end(),
                      [this](const auto& one) { return !one->news.empty() && one->news.front() <= place_.now_; });
 }
 
@@ -295,7 +291,7 @@ std::optional<time_point> local_kernel::due(const io_operation& operation) noexc
   std::optional<time_point> first;
   const auto consider = [&](time_point when) { first = first ? std::min(*first, when) : when; };
   if (target.set) {
-    for (const auto& one : target.set->all) {
+    for (const auto& one : *target.set) {
       if (!one->news.empty()) consider(one->news.front());
     }
     return first;
@@ -480,18 +476,17 @@ int local_kernel::epoll_create1() noexcept {
 int local_kernel::epoll_ctl(int epoll, int operation, int fd, const epoll_event* event) noexcept {
   watch_set& set = find_set(epoll);
   end& at = find_end(fd);
-  const auto found = std::find_if(set.all.begin(), set.all.end(), [&](const auto& one) { return one->at == &at; });
+  const auto found = std::find_if(set.begin(), set.end(), [&](const auto& one) { return one->at == &at; });
   if (operation == EPOLL_CTL_DEL) {
-    if (found == set.all.end()) return -ENOENT;
+    if (found == set.end()) return -ENOENT;
     at.watch = nullptr;
-    set.all.erase(found);
+    set.erase(found);
     return 0;
   }
   if (operation != EPOLL_CTL_ADD || (event->events & EPOLLET) == 0) place_.refuse("an epoll that nobody simulates");
-  if (found != set.all.end()) return -EEXIST;
+  if (found != set.end()) return -EEXIST;
   if (place_.fails()) return -ENOMEM;
-  set.all.push_back(std::make_unique<watched>());
-  watched& made = *set.all.back();
+  watched& made = *set.emplace_back(std::make_unique<watched>());
   made.at = &at;
   made.data = event->data;
   at.watch = &made;
@@ -503,7 +498,7 @@ int local_kernel::epoll_ctl(int epoll, int operation, int fd, const epoll_event*
 int local_kernel::epoll_wait(int epoll, epoll_event* events, int count) noexcept {
   watch_set& set = find_set(epoll);
   std::vector<watched*> todo;
-  for (const auto& one : set.all) {
+  for (const auto& one : set) {
     const bool has_come = !one->news.empty() && one->news.front() <= place_.now_;
     if (has_come || place_.dice_.per_mille(place_.how_.spurious_share)) todo.push_back(&*one);
   }

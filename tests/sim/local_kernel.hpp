@@ -105,7 +105,7 @@ class local_kernel {
   struct link;
   struct end;
   struct watched;
-  struct watch_set;
+  using watch_set = std::vector<std::unique_ptr<watched>>;
   /// What a descriptor stands for: one of them, or nothing once it is closed.
   struct entry;
 

@@ -5,6 +5,7 @@
 #include <weft/net/software/domain.hpp>
 #include <weft/weft.hpp>
 
+#include "kit/buffers.hpp"
 #include "kit/test.hpp"
 #include "world.hpp"
 
@@ -19,14 +20,11 @@ constexpr std::size_t mebibyte = std::size_t{1} << 20;
 enum class traffic : std::uint8_t { writes, reads, messages, large_writes };
 
 // Between two machines of one data centre.
-conditions quick_network() {
-  conditions net{.longest_delay_ns = 50'000, .socket_bytes = std::size_t{1} << 20, .packet_bytes = 65'536};
-  return net;
-}
+constexpr conditions quick_network{.longest_delay_ns = 50'000, .socket_bytes = mebibyte, .packet_bytes = 65'536};
 
 class two_rails {
  public:
-  explicit two_rails(std::uint64_t seed) : place_(seed, quick_network()), device_(open()) {}
+  explicit two_rails(std::uint64_t seed) : place_(seed, quick_network), device_(open()) {}
 
   /// The longest that an operation takes, from when that rail is silent on.
   duration longest_pause(traffic what, std::uint16_t silent) {
@@ -45,16 +43,11 @@ class two_rails {
     return net::device::open(net::rails::open_transport(std::move(ways)), options);
   }
 
-  static task<net::connection> accept_one(net::listener& from) {
-    auto made = co_await from.accept();
-    co_return std::move(made).value();
-  }
-
   task<> talk(traffic what, std::uint16_t silent) {
     net::listener listener = co_await device_.listen("127.0.0.1:7471+127.0.0.1:7472");
-    auto both = co_await when_all(device_.connect(std::string(listener.address())), accept_one(listener));
+    auto both = co_await when_all(device_.connect(std::string(listener.address())), listener.accept());
     net::connection client = std::move(std::get<0>(both));
-    net::connection server = std::move(std::get<1>(both));
+    net::connection server = std::move(std::get<1>(both)).value();
     auto memory = co_await device_.pool().allocate(mebibyte, mr::budget::receive);
     const auto target = co_await server.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src);
     co_await sleep_for(500ms);
@@ -85,8 +78,7 @@ class two_rails {
 
   task<> once(traffic what, net::connection& client, mr::remote_region target) {
     const std::size_t bytes = what == traffic::large_writes ? mebibyte : 4096;
-    auto memory = co_await device_.pool().allocate(what == traffic::messages ? 1000 : bytes);
-    std::fill(memory.bytes().begin(), memory.bytes().end(), std::byte{7});
+    auto memory = co_await test::filled_with(device_.pool(), what == traffic::messages ? 1000 : bytes, std::byte{7});
     if (what == traffic::messages) {
       co_await client.send(std::move(memory));
     } else if (what == traffic::reads) {

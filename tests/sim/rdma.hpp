@@ -135,17 +135,20 @@ class rdma final : public net::verbs::rdma_calls, private test::immovable {
   int dealloc_pd(ibv_pd* pd) noexcept override;
   int get_async_event(ibv_context* context, ibv_async_event* found) noexcept override;
   void ack_async_event(ibv_async_event* event) noexcept override;
-  int set_nonblocking(int fd) noexcept override;
-  [[nodiscard]] int numa_node(const std::string& device) const override;
+  int set_nonblocking(int) noexcept override { return fails() ? -EBADF : 0; }
+  [[nodiscard]] int numa_node(const std::string&) const override { return traits_.numa_node; }
   [[nodiscard]] bool has_flush() const noexcept override { return true; }
   [[nodiscard]] std::string why_not_dax(std::span<const std::byte>) const override { return {}; }
 
   int reg_mr(ibv_pd* pd, void* memory, std::size_t bytes, std::uint64_t iova, unsigned access,
              ibv_mr** made) noexcept override;
-  int reg_dmabuf_mr(ibv_pd* pd, std::uint64_t offset, std::size_t bytes, std::uint64_t iova, int fd, unsigned access,
-                    ibv_mr** made) noexcept override;
-  int rereg_mr(ibv_mr* item, int what, ibv_pd* pd, void* memory, std::size_t bytes, unsigned access,
-               int* code) noexcept override;
+  int reg_dmabuf_mr(ibv_pd*, std::uint64_t, std::size_t, std::uint64_t, int, unsigned, ibv_mr**) noexcept override {
+    return -EOPNOTSUPP;
+  }
+  int rereg_mr(ibv_mr*, int, ibv_pd*, void*, std::size_t, unsigned, int* code) noexcept override {
+    *code = IBV_REREG_MR_ERR_CMD;
+    return -EOPNOTSUPP;
+  }
   int dereg_mr(ibv_mr* item) noexcept override;
   int alloc_mw(ibv_pd* pd, ibv_mw_type type, ibv_mw** made) noexcept override;
   int dealloc_mw(ibv_mw* item) noexcept override;
@@ -179,7 +182,7 @@ class rdma final : public net::verbs::rdma_calls, private test::immovable {
   int create_id(rdma_event_channel* channel, void* context, rdma_cm_id** made) noexcept override;
   int destroy_id(rdma_cm_id* item) noexcept override;
   int migrate_id(rdma_cm_id* item, rdma_event_channel* channel) noexcept override;
-  int set_option(rdma_cm_id* item, int level, int name, void* value, std::size_t bytes) noexcept override;
+  int set_option(rdma_cm_id*, int, int, void*, std::size_t) noexcept override { return fails() ? -EINVAL : 0; }
   int bind_addr(rdma_cm_id* item, sockaddr* address) noexcept override;
   int listen(rdma_cm_id* item, int backlog) noexcept override;
   int resolve_addr(rdma_cm_id* item, sockaddr* source, sockaddr* target, int timeout_ms) noexcept override;
@@ -203,6 +206,7 @@ class rdma final : public net::verbs::rdma_calls, private test::immovable {
   struct queue;
   struct shared_queue;
   struct pair;
+  struct pair_name;
   struct request;
   struct receive;
   struct path;
@@ -217,15 +221,20 @@ class rdma final : public net::verbs::rdma_calls, private test::immovable {
   void later(duration how_long, std::function<void()> what);
   /// If the queue pair is still there.
   void later(duration how_long, const pair& of, void (rdma::*what)(pair&));
-  [[nodiscard]] duration some_delay() noexcept;
+  /// If the id is still there.
+  void later(duration how_long, std::uint64_t id, std::function<void(identity&)> what);
+  [[nodiscard]] duration some_delay() noexcept { return place_.delay(); }
   [[nodiscard]] bool fails() noexcept { return removed_ || place_.call_fails(); }
   [[nodiscard]] bool has_windows_of_one_peer() const noexcept {
     return traits_.windows == net::verbs::window_kind::type_2a || traits_.windows == net::verbs::window_kind::type_2b;
   }
 
   // Objects.
+  template <class Object>
+  [[nodiscard]] static Object* make_in(ibv_pd* domain);
+  template <class Object>
+  static int destroy(Object* gone);
   void bury() noexcept;
-  void raise(context& where, const ibv_async_event& what);
   void raise(pair& about, ibv_event_type what);
   void tell_all(ibv_event_type what);
   [[nodiscard]] unsigned& unacknowledged(const ibv_async_event& event) noexcept;
@@ -239,7 +248,7 @@ class rdma final : public net::verbs::rdma_calls, private test::immovable {
 
   // Requests.
   [[nodiscard]] pair* find_pair(std::uint32_t number) noexcept;
-  [[nodiscard]] pair* find_pair(std::uint32_t number, std::uint64_t life) noexcept;
+  [[nodiscard]] pair* find_pair(const pair_name& name) noexcept;
   int post(pair& to, ibv_send_wr* first, ibv_send_wr** refused);
   void check_abilities(const pair& of, const request& what);
   [[nodiscard]] request make_request(pair& of, const ibv_send_wr& from);

@@ -111,6 +111,12 @@ int rdma::ack_cm_event(rdma_cm_event* item) noexcept {
 
 // ---- ids ----
 
+void rdma::later(duration how_long, std::uint64_t id, std::function<void(identity&)> what) {
+  later(how_long, [this, id, what = std::move(what)] {
+    if (identity* const found = find_id(id)) what(*found);
+  });
+}
+
 rdma::identity* rdma::find_id(std::uint64_t number) noexcept {
   const auto found = ids_.find(number);
   return found == ids_.end() ? nullptr : found->second;
@@ -168,8 +174,6 @@ int rdma::migrate_id(rdma_cm_id* item, rdma_event_channel* to) noexcept {
   return 0;
 }
 
-int rdma::set_option(rdma_cm_id*, int, int, void*, std::size_t) noexcept { return fails() ? -EINVAL : 0; }
-
 int rdma::bind_addr(rdma_cm_id* item, sockaddr* address) noexcept {
   if (fails()) return -EADDRINUSE;
   auto& which = *static_cast<identity*>(item);
@@ -219,14 +223,12 @@ int rdma::resolve_addr(rdma_cm_id* item, sockaddr* source, sockaddr* target, int
   paths_[port] = which.way;
   which.now = identity::state::resolving;
   const bool wrong = fails();
-  later(some_delay(), [this, number = which.number, wrong] {
-    identity* const found = find_id(number);
-    if (found == nullptr) return;
-    if (wrong) return tell(*found, RDMA_CM_EVENT_ADDR_ERROR, -ENODEV);
-    found->now = identity::state::resolved;
-    found->verbs = &manager_context_;
-    found->port_num = 1;
-    tell(*found, RDMA_CM_EVENT_ADDR_RESOLVED);
+  later(some_delay(), which.number, [this, wrong](identity& self) {
+    if (wrong) return tell(self, RDMA_CM_EVENT_ADDR_ERROR, -ENODEV);
+    self.now = identity::state::resolved;
+    self.verbs = &manager_context_;
+    self.port_num = 1;
+    tell(self, RDMA_CM_EVENT_ADDR_RESOLVED);
   });
   return 0;
 }
@@ -237,12 +239,10 @@ int rdma::resolve_route(rdma_cm_id* item, int) noexcept {
   if (fails()) return -ENOMEM;
   which.now = identity::state::routing;
   const bool wrong = fails();
-  later(some_delay(), [this, number = which.number, wrong] {
-    identity* const found = find_id(number);
-    if (found == nullptr) return;
-    if (wrong) return tell(*found, RDMA_CM_EVENT_ROUTE_ERROR, -ETIMEDOUT);
-    found->now = identity::state::routed;
-    tell(*found, RDMA_CM_EVENT_ROUTE_RESOLVED);
+  later(some_delay(), which.number, [this, wrong](identity& self) {
+    if (wrong) return tell(self, RDMA_CM_EVENT_ROUTE_ERROR, -ETIMEDOUT);
+    self.now = identity::state::routed;
+    tell(self, RDMA_CM_EVENT_ROUTE_RESOLVED);
   });
   return 0;
 }
@@ -262,7 +262,7 @@ int rdma::init_qp_attr(rdma_cm_id* item, ibv_qp_attr* attributes, int* mask) noe
   }
   if (traits_.is_iwarp) return -EINVAL;
   if (!knows_peer) return -EINVAL;
-  attributes->dest_qp_num = which.peer_pair;
+  attributes->dest_qp_num = which.theirs.number;
   *mask |= wanted == IBV_QPS_RTR
                ? IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
                      IBV_QP_MIN_RNR_TIMER
@@ -290,13 +290,11 @@ int rdma::connect(rdma_cm_id* item, rdma_conn_param* wanted) noexcept {
   if (which.now != identity::state::routed) return -EINVAL;
   if (fails()) return -ENOMEM;
   if (ports_tried_ != traits_.ports_in_use) return ++ports_tried_, -EADDRINUSE;
-  require(find_pair(wanted->qp_num) != nullptr, "a connection is asked for with no queue pair");
+  const pair* const own = find_pair(wanted->qp_num);
+  require(own != nullptr, "a connection is asked for with no queue pair");
   which.now = identity::state::asked;
-  which.own_pair = wanted->qp_num;
-  which.own_life = find_pair(wanted->qp_num)->life;
+  which.own = which.way->client = own->name();
   which.most_asking = wanted->initiator_depth;
-  which.way->client_pair = wanted->qp_num;
-  which.way->client_life = which.own_life;
   const auto said =
       padded(wanted->private_data, wanted->private_data_len, traits_.is_iwarp ? std::size_t{0} : request_bytes);
   later(some_delay(), [this, number = which.number, asked = *wanted, said] { request_arrives(number, asked, said); });
@@ -307,11 +305,10 @@ void rdma::request_arrives(std::uint64_t from, const rdma_conn_param& wanted, co
   identity* const client = find_id(from);
   if (client == nullptr || client->now != identity::state::asked || removed_) return;
   if (client->way->is_cut) {
-    return later(unreachable_after, [this, from] {
-      identity* const found = find_id(from);
-      if (found == nullptr || found->now != identity::state::asked) return;
-      found->now = identity::state::over;
-      tell(*found, RDMA_CM_EVENT_UNREACHABLE, -ETIMEDOUT);
+    return later(unreachable_after, from, [this](identity& self) {
+      if (self.now != identity::state::asked) return;
+      self.now = identity::state::over;
+      tell(self, RDMA_CM_EVENT_UNREACHABLE, -ETIMEDOUT);
     });
   }
   const std::uint16_t port = ntohs(client->route.addr.dst_sin.sin_port);
@@ -332,8 +329,7 @@ void rdma::request_arrives(std::uint64_t from, const rdma_conn_param& wanted, co
   made.route.addr.src_sin = client->route.addr.dst_sin;
   made.route.addr.dst_sin = client->route.addr.src_sin;
   made.peer = client->number;
-  made.peer_pair = wanted.qp_num;
-  made.peer_life = client->own_life;
+  made.theirs = client->own;
   client->peer = made.number;
   tell(listener, RDMA_CM_EVENT_CONNECT_REQUEST, 0, mirrored(wanted), said);
   rdma_cm_event& told = *static_cast<event_queue*>(listener.channel)->events.back();
@@ -349,10 +345,7 @@ int rdma::accept(rdma_cm_id* item, rdma_conn_param* wanted) noexcept {
   require(own != nullptr && own->state == (traits_.is_iwarp ? IBV_QPS_INIT : IBV_QPS_RTS),
           "a connection is accepted with a queue pair that is not ready");
   which.now = identity::state::replied;
-  which.own_pair = wanted->qp_num;
-  which.own_life = own->life;
-  which.way->server_pair = wanted->qp_num;
-  which.way->server_life = which.own_life;
+  which.own = which.way->server = own->name();
   if (traits_.is_iwarp) {
     accept_over_tcp(which, *wanted);
     return 0;
@@ -361,7 +354,7 @@ int rdma::accept(rdma_cm_id* item, rdma_conn_param* wanted) noexcept {
                       said = padded(wanted->private_data, wanted->private_data_len, reply_bytes)](identity& client) {
     if (client.now != identity::state::asked) return;
     client.now = identity::state::heard;
-    client.peer_pair = reply.qp_num;
+    client.theirs.number = reply.qp_num;
     tell(client, RDMA_CM_EVENT_CONNECT_RESPONSE, 0, reply, said);
   };
   send(which, hears, [this](identity& from, bool lost) {
@@ -376,13 +369,13 @@ int rdma::accept(rdma_cm_id* item, rdma_conn_param* wanted) noexcept {
 void rdma::accept_over_tcp(identity& which, const rdma_conn_param& wanted) {
   which.now = identity::state::connected;
   join(which, wanted.initiator_depth);
-  find_pair(which.own_pair)->accepted = true;
+  find_pair(which.own)->accepted = true;
   tell_in_turn(which, [this](identity& self) { tell(self, RDMA_CM_EVENT_ESTABLISHED); });
   const auto hang_up_on = [this](identity& self, bool lost) {
-    pair* const own = find_pair(self.own_pair, self.own_life);
+    pair* const own = find_pair(self.own);
     if (own != nullptr && !lost) hang_up(*own, true);  // of what is lost nobody hears
   };
-  const auto hears = [this, reply = mirrored(wanted), life = which.own_life, server = which.number, hang_up_on,
+  const auto hears = [this, reply = mirrored(wanted), own = which.own, server = which.number, hang_up_on,
                       said = padded(wanted.private_data, wanted.private_data_len, 0)](identity& client) {
     if (client.now != identity::state::asked) {
       if (identity* const found = find_id(server)) hang_up_on(*found, false);
@@ -391,8 +384,7 @@ void rdma::accept_over_tcp(identity& which, const rdma_conn_param& wanted) {
     client.now = identity::state::connected;
     client.way->is_cut = client.way->is_to_be_cut;
     if (client.way->is_cut) strike(client.way->port);
-    client.peer_pair = reply.qp_num;
-    client.peer_life = life;
+    client.theirs = own;
     join(client, std::min(client.most_asking, reply.initiator_depth));
     tell_in_turn(client,
                  [this, reply, said](identity& self) { tell(self, RDMA_CM_EVENT_ESTABLISHED, 0, reply, said); });
@@ -407,7 +399,7 @@ int rdma::establish(rdma_cm_id* item) noexcept {
   if (fails()) return -ENOMEM;
   which.now = identity::state::connected;
   if (identity* const server = traits_.leaves_at_once ? find_id(which.peer) : nullptr) {
-    if (pair* const theirs = find_pair(server->own_pair, server->own_life)) fail_pair(*theirs);
+    if (pair* const theirs = find_pair(server->own)) fail_pair(*theirs);
     leave(*server);
     return 0;
   }
@@ -468,7 +460,7 @@ int rdma::disconnect(rdma_cm_id* item) noexcept {
   if (which.said_goodbye) return 0;
   if (traits_.is_iwarp) {
     which.said_goodbye = true;
-    if (pair* const own = find_pair(which.own_pair, which.own_life)) hang_up(*own, true);
+    if (pair* const own = find_pair(which.own)) hang_up(*own, true);
     return 0;
   }
   leave(which);
@@ -484,9 +476,8 @@ void rdma::tell_of_end(identity& whom) {
 // Of one id, in the order of what happens to it.
 void rdma::tell_in_turn(identity& whom, std::function<void(identity& whom)> what) {
   whom.last_word = std::max(whom.last_word, place_.now() + some_delay());
-  later(whom.last_word - place_.now(), [this, number = whom.number, what = std::move(what)] {
-    identity* const found = find_id(number);
-    if (found != nullptr && !removed_) what(*found);
+  later(whom.last_word - place_.now(), whom.number, [this, what = std::move(what)](identity& self) {
+    if (!removed_) what(self);
   });
 }
 
@@ -499,39 +490,23 @@ void rdma::leave(identity& from) {
       [this](identity& to) {
         const bool mutual = to.said_goodbye;
         tell_of_end(to);
-        if (mutual)
-          later(some_delay(), [this, peer = to.peer] {
-            if (identity* const first = find_id(peer)) tell_of_end(*first);
-          });
+        if (mutual) later(some_delay(), to.peer, [this](identity& first) { tell_of_end(first); });
       },
       [this](identity& self, bool) { tell_of_end(self); });
-  later(disconnected_after, [this, number = from.number] {
-    if (identity* const found = find_id(number)) tell_of_end(*found);
-  });
-  later(disconnected_after + timewait, [this, number = from.number] {
-    if (identity* const found = find_id(number)) tell(*found, RDMA_CM_EVENT_TIMEWAIT_EXIT);
-  });
+  later(disconnected_after, from.number, [this](identity& self) { tell_of_end(self); });
+  later(disconnected_after + timewait, from.number,
+        [this](identity& self) { tell(self, RDMA_CM_EVENT_TIMEWAIT_EXIT); });
 }
 
 // What the kernel says to the peer of an id that goes.
 void rdma::take_leave_of(identity& gone) {
   const bool is_connected = gone.now == identity::state::connected || gone.now == identity::state::left;
-  if (traits_.is_iwarp && is_connected) {
-    if (pair* const own = find_pair(gone.own_pair, gone.own_life)) hang_up(*own, false);
-    return;
-  }
-  switch (gone.now) {
-    case identity::state::asked:
-    case identity::state::heard:
-    case identity::state::replied:
-    case identity::state::requested:
-      return refuse_connection(gone, traits_.is_iwarp ? -ECONNRESET : rejected_by_user, {});
-    case identity::state::connected:
-    case identity::state::left:
-      if (!gone.said_goodbye) send(gone, [this](identity& to) { tell_of_end(to); });
-      return;
-    default:
-      return;
+  if (is_connected && traits_.is_iwarp) {
+    if (pair* const own = find_pair(gone.own)) hang_up(*own, false);
+  } else if (is_connected) {
+    if (!gone.said_goodbye) send(gone, [this](identity& to) { tell_of_end(to); });
+  } else if (gone.now >= identity::state::asked && gone.now <= identity::state::replied) {
+    refuse_connection(gone, traits_.is_iwarp ? -ECONNRESET : rejected_by_user, {});
   }
 }
 
@@ -541,7 +516,7 @@ rdma::pair* rdma::pair_of(std::uint16_t port, bool of_client) noexcept {
   const auto found = paths_.find(port);
   if (found == paths_.end()) return nullptr;
   const path& way = *found->second;
-  return of_client ? find_pair(way.client_pair, way.client_life) : find_pair(way.server_pair, way.server_life);
+  return find_pair(of_client ? way.client : way.server);
 }
 
 void rdma::strike(std::uint16_t port) {
@@ -574,7 +549,7 @@ void rdma::cut(std::uint16_t port) {
   if (found == paths_.end()) return;
   path& way = *found->second;
   // The worst of times is that when both ends take the connection for made, and neither has heard the other.
-  if (traits_.is_iwarp && way.server_pair == 0 && dice_.one_in(2)) {
+  if (traits_.is_iwarp && way.server.number == 0 && dice_.one_in(2)) {
     way.is_to_be_cut = true;
     return;
   }

@@ -42,17 +42,10 @@ rdma_traits choose_traits(random& dice) {
 }
 
 unsigned flags_of(window_kind windows) noexcept {
-  switch (windows) {
-    case window_kind::none:
-      return 0;
-    case window_kind::type_1:
-      return IBV_DEVICE_MEM_WINDOW;
-    case window_kind::type_2a:
-      return IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2A;
-    case window_kind::type_2b:
-      break;
-  }
-  return IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2B;
+  unsigned flags = windows == window_kind::none ? 0U : unsigned{IBV_DEVICE_MEM_WINDOW};
+  if (windows == window_kind::type_2a) flags |= IBV_DEVICE_MEM_WINDOW_TYPE_2A;
+  if (windows == window_kind::type_2b) flags |= IBV_DEVICE_MEM_WINDOW_TYPE_2B;
+  return flags;
 }
 
 // How long a completion may lie before somebody looks. Executors look now and then even if no event has come.
@@ -86,7 +79,21 @@ void rdma::later(duration how_long, std::function<void()> what) {
   place_.at(place_.elapsed() + how_long, std::move(what));
 }
 
-duration rdma::some_delay() noexcept { return place_.delay(); }
+template <class Object>
+Object* rdma::make_in(ibv_pd* domain) {
+  auto* const made = new Object{};
+  made->context = domain->context;
+  made->pd = domain;
+  ++static_cast<protection*>(domain)->children;
+  return made;
+}
+
+template <class Object>
+int rdma::destroy(Object* gone) {
+  --static_cast<protection*>(gone->pd)->children;
+  delete gone;
+  return 0;
+}
 
 // The libraries free nothing that the kernel has not: ibv_destroy_qp(3) and the others fail with EIO.
 void rdma::bury() noexcept {
@@ -234,10 +241,6 @@ int rdma::dealloc_pd(ibv_pd* item) noexcept {
   return 0;
 }
 
-int rdma::numa_node(const std::string&) const { return traits_.numa_node; }
-
-int rdma::set_nonblocking(int) noexcept { return fails() ? -EBADF : 0; }
-
 // ---- events about it ----
 
 unsigned& rdma::unacknowledged(const ibv_async_event& what) noexcept {
@@ -258,20 +261,15 @@ unsigned& rdma::unacknowledged(const ibv_async_event& what) noexcept {
   }
 }
 
-void rdma::raise(context& where, const ibv_async_event& what) { where.events.push_back(what); }
-
 void rdma::raise(pair& about, ibv_event_type what) {
-  ibv_async_event made{};
-  made.event_type = what;
-  made.element.qp = &about;
-  raise(*static_cast<context*>(about.context), made);
+  static_cast<context*>(about.context)->events.push_back({.element = {.qp = &about}, .event_type = what});
 }
 
 void rdma::tell_all(ibv_event_type what) {
   ibv_async_event made{};
   made.event_type = what;
   made.element.port_num = 1;
-  for (context* const each : contexts_) raise(*each, made);
+  for (context* const each : contexts_) each->events.push_back(made);
 }
 
 // The kernel drops what nobody has read of an object that goes.
@@ -299,9 +297,7 @@ int rdma::reg_mr(ibv_pd* domain, void* memory, std::size_t bytes, std::uint64_t 
   if (fails()) return -ENOMEM;
   if ((access & writes) != 0 && (access & IBV_ACCESS_LOCAL_WRITE) == 0) return -EINVAL;
   if ((access & net::verbs::access_flush_persistent) != 0 && !traits_.has_flush) return -EINVAL;
-  auto* const item = new region{};
-  item->context = domain->context;
-  item->pd = domain;
+  auto* const item = make_in<region>(domain);
   item->addr = memory;
   item->length = bytes;
   item->iova = iova;
@@ -311,18 +307,8 @@ int rdma::reg_mr(ibv_pd* domain, void* memory, std::size_t bytes, std::uint64_t 
   item->rkey = index | 0x22;
   local_keys_[item->lkey] = item;
   remote_keys_[item->rkey] = item;
-  ++static_cast<protection*>(domain)->children;
   *made = item;
   return 0;
-}
-
-int rdma::reg_dmabuf_mr(ibv_pd*, std::uint64_t, std::size_t, std::uint64_t, int, unsigned, ibv_mr**) noexcept {
-  return -EOPNOTSUPP;
-}
-
-int rdma::rereg_mr(ibv_mr*, int, ibv_pd*, void*, std::size_t, unsigned, int* code) noexcept {
-  *code = IBV_REREG_MR_ERR_CMD;
-  return -EOPNOTSUPP;
 }
 
 int rdma::dereg_mr(ibv_mr* item) noexcept {
@@ -333,9 +319,7 @@ int rdma::dereg_mr(ibv_mr* item) noexcept {
   require(gone->windows == 0, "memory is deregistered that {} windows are bound to", gone->windows);
   local_keys_.erase(gone->lkey);
   remote_keys_.erase(gone->rkey);
-  --static_cast<protection*>(gone->pd)->children;
-  delete gone;
-  return 0;
+  return destroy(gone);
 }
 
 std::size_t rdma::open_windows() const noexcept {
@@ -348,13 +332,10 @@ int rdma::alloc_mw(ibv_pd* domain, ibv_mw_type type, ibv_mw** made) noexcept {
   require(traits_.windows != window_kind::none, "it has no windows");
   require((type == IBV_MW_TYPE_2) == has_windows_of_one_peer(), "it has no windows of type {}",
           type == IBV_MW_TYPE_2 ? 2 : 1);
-  auto* const item = new window{};
-  item->context = domain->context;
-  item->pd = domain;
+  auto* const item = make_in<window>(domain);
   item->type = type;
   item->rkey = item->key = (next_key_++ << 8) | 0x33;
   windows_[item->key & key_index] = item;
-  ++static_cast<protection*>(domain)->children;
   *made = item;
   return 0;
 }
@@ -373,9 +354,7 @@ int rdma::dealloc_mw(ibv_mw* item) noexcept {
     }
   }
   windows_.erase(gone->key & key_index);
-  --static_cast<protection*>(gone->pd)->children;
-  delete gone;
-  return 0;
+  return destroy(gone);
 }
 
 // Of type 1. The key is there at once, and opens something once the request has been carried out.
@@ -510,8 +489,7 @@ void rdma::complete(queue& to, const pair& of, const ibv_wc& what, bool of_reque
   place_.note(what.wr_id);
   place_.note(static_cast<std::uint64_t>(what.status));
   to.entries.push_back({.what = what,
-                        .pair = of.qp_num,
-                        .life = of.life,
+                        .pair = of.name(),
                         .shared = of_request ? nullptr : static_cast<shared_queue*>(of.srq),
                         .of_request = of_request,
                         .sequence = sequence,
@@ -529,7 +507,7 @@ int rdma::poll_cq(ibv_cq* item, int most, ibv_wc* found) noexcept {
     found[count] = taken.what;
     if (taken.shared != nullptr) --taken.shared->held;
     pair* const of = find_pair(taken.pair);
-    if (of == nullptr || of->life != taken.life) continue;
+    if (of == nullptr) continue;
     const duration limit = traits_.loses_events ? longest_look_without_event : longest_look;
     require(place_.now() - taken.since <= limit || place_.has_failed() || removed_,
             "a completion has waited for {} us to be seen",
@@ -550,9 +528,9 @@ rdma::pair* rdma::find_pair(std::uint32_t number) noexcept {
   return found == pairs_.end() ? nullptr : found->second;
 }
 
-rdma::pair* rdma::find_pair(std::uint32_t number, std::uint64_t life) noexcept {
-  pair* const found = find_pair(number);
-  return found != nullptr && found->life == life ? found : nullptr;
+rdma::pair* rdma::find_pair(const pair_name& name) noexcept {
+  pair* const found = find_pair(name.number);
+  return found != nullptr && found->life == name.life ? found : nullptr;
 }
 
 int rdma::create_qp(ibv_pd* domain, ibv_qp_init_attr* wanted, ibv_qp** made) noexcept {
@@ -561,10 +539,8 @@ int rdma::create_qp(ibv_pd* domain, ibv_qp_init_attr* wanted, ibv_qp** made) noe
       wanted->cap.max_recv_wr > 1024 || wanted->cap.max_send_sge > static_cast<unsigned>(traits_.most_parts)) {
     return -EINVAL;
   }
-  auto* const item = new pair{};
+  auto* const item = make_in<pair>(domain);
   item->life = ++last_number_;
-  item->context = domain->context;
-  item->pd = domain;
   item->send_cq = wanted->send_cq;
   item->recv_cq = wanted->recv_cq;
   item->srq = wanted->srq;
@@ -587,7 +563,6 @@ int rdma::create_qp(ibv_pd* domain, ibv_qp_init_attr* wanted, ibv_qp** made) noe
     promise(*static_cast<queue*>(item->recv_cq), static_cast<shared_queue*>(item->srq)->most);
     use_all(*static_cast<shared_queue*>(item->srq), 1);
   }
-  ++static_cast<protection*>(domain)->children;
   *made = item;
   return 0;
 }
@@ -660,7 +635,7 @@ int rdma::destroy_qp(ibv_qp* item) noexcept {
     if (traits_.leaves_completions) return;
     const bool shared = gone->srq != nullptr;
     std::erase_if(from.entries, [&](const queue::entry& entry) {
-      if (entry.pair != gone->qp_num || entry.life != gone->life) return false;
+      if (entry.pair != gone->name()) return false;
       require(entry.of_request || !shared, "a queue pair takes the completion of a shared receive along");
       return true;
     });
@@ -673,15 +648,13 @@ int rdma::destroy_qp(ibv_qp* item) noexcept {
     static_cast<queue*>(gone->recv_cq)->promised -= static_cast<shared_queue*>(gone->srq)->most;
     use_all(*static_cast<shared_queue*>(gone->srq), -1);
   }
-  --static_cast<protection*>(gone->pd)->children;
   purge_events(*static_cast<context*>(gone->context), gone);
   pairs_.erase(gone->qp_num);
   for (auto& [port, way] : paths_) {  // numbers come again
-    if (way->client_pair == gone->qp_num) way->client_pair = 0;
-    if (way->server_pair == gone->qp_num) way->server_pair = 0;
+    if (way->client.number == gone->qp_num) way->client = {};
+    if (way->server.number == gone->qp_num) way->server = {};
   }
-  delete gone;
-  return 0;
+  return destroy(gone);
 }
 
 // ---- shared receive queues ----
@@ -689,12 +662,9 @@ int rdma::destroy_qp(ibv_qp* item) noexcept {
 int rdma::create_srq(ibv_pd* domain, ibv_srq_init_attr* wanted, ibv_srq** made) noexcept {
   require(!traits_.is_iwarp, "connections share receives, and those that find none end: RFC 5041, 7.1");
   if (fails()) return -ENOMEM;
-  auto* const item = new shared_queue{};
-  item->context = domain->context;
-  item->pd = domain;
+  auto* const item = make_in<shared_queue>(domain);
   item->most = wanted->attr.max_wr;
   shared_queues_.insert(item);
-  ++static_cast<protection*>(domain)->children;
   *made = item;
   return 0;
 }
@@ -714,10 +684,8 @@ int rdma::destroy_srq(ibv_srq* item) noexcept {
     }
   }
   purge_events(*static_cast<context*>(gone->context), gone);
-  --static_cast<protection*>(gone->pd)->children;
   shared_queues_.erase(gone);
-  delete gone;
-  return 0;
+  return destroy(gone);
 }
 
 int rdma::post_srq_recv(ibv_srq* item, ibv_recv_wr* first, ibv_recv_wr** refused) noexcept {

@@ -54,11 +54,17 @@ struct rdma::channel final : ibv_comp_channel, world::event_source {
   bool lost = false;  // with the device
 };
 
+/// Of a queue pair: numbers come again, and lives do not.
+struct rdma::pair_name {
+  std::uint32_t number = 0;
+  std::uint64_t life = 0;
+  bool operator==(const pair_name&) const = default;
+};
+
 struct rdma::queue final : ibv_cq {
   struct entry {
     ibv_wc what;
-    std::uint32_t pair;
-    std::uint64_t life;    // of the pair: numbers come again
+    pair_name pair;
     shared_queue* shared;  // of a shared receive
     bool of_request;
     std::uint64_t sequence;
@@ -125,10 +131,8 @@ struct rdma::path {
   bool is_cut = false;
   bool is_to_be_cut = false;  // once there is a connection
   time_point free_from{};
-  std::uint32_t client_pair = 0;
-  std::uint32_t server_pair = 0;
-  std::uint64_t client_life = 0;
-  std::uint64_t server_life = 0;
+  pair_name client;
+  pair_name server;
 };
 
 /// What an RNIC has given to TCP, and its peer has not taken.
@@ -137,14 +141,14 @@ struct rdma::stream {
   std::size_t bytes = 0;        // of these
   bool ends = false;            // behind them
   bool moving = false;
-  std::uint32_t from = 0;
-  std::uint64_t from_life = 0;
-  std::uint32_t to = 0;
-  std::uint64_t to_life = 0;
+  pair_name from;
+  pair_name to;
   std::shared_ptr<path> way;
 };
 
 struct rdma::pair final : ibv_qp {
+  [[nodiscard]] pair_name name() const noexcept { return {.number = qp_num, .life = life}; }
+
   std::uint64_t life = 0;
   ibv_qp_cap most{};
   bool signals_all = false;
@@ -210,6 +214,7 @@ struct rdma::event_queue final : rdma_event_channel, world::event_source {
 ///   left         somebody has disconnected
 ///   over         refused, or never got anywhere
 struct rdma::identity final : rdma_cm_id {
+  // In the order of a set-up, by which it is compared.
   enum class state : std::uint8_t {
     fresh,
     bound,
@@ -229,10 +234,8 @@ struct rdma::identity final : rdma_cm_id {
   std::uint64_t number = 0;
   state now = state::fresh;
   std::uint64_t peer = 0;
-  std::uint32_t own_pair = 0;
-  std::uint32_t peer_pair = 0;
-  std::uint64_t own_life = 0;  // of the queue pairs: numbers come again
-  std::uint64_t peer_life = 0;
+  pair_name own;
+  pair_name theirs;
   std::uint8_t most_asking = 0;
   bool said_goodbye = false;
   bool told_of_end = false;

@@ -104,9 +104,8 @@ std::uint64_t content_of(const std::vector<ibv_sge>& parts) noexcept {
 }
 
 void rdma::later(duration how_long, const pair& of, void (rdma::*what)(pair&)) {
-  later(how_long, [this, number = of.qp_num, life = of.life, what] {
-    pair* const found = find_pair(number);
-    if (found != nullptr && found->life == life) (this->*what)(*found);
+  later(how_long, [this, name = of.name(), what] {
+    if (pair* const found = find_pair(name)) (this->*what)(*found);
   });
 }
 
@@ -262,9 +261,7 @@ int rdma::post_recv(ibv_qp* item, ibv_recv_wr* first, ibv_recv_wr** refused) noe
 
 rdma::path* rdma::way_of(const pair& from) noexcept {
   for (const auto& [port, way] : paths_) {
-    const bool is_client = way->client_pair == from.qp_num && way->client_life == from.life;
-    const bool is_server = way->server_pair == from.qp_num && way->server_life == from.life;
-    if (is_client || is_server) return way.get();
+    if (way->client == from.name() || way->server == from.name()) return way.get();
   }
   return nullptr;
 }
@@ -352,7 +349,7 @@ void rdma::repeat_from(pair& from, std::size_t index) {
 void rdma::greet(pair& to) {
   if (std::exchange(to.told_of_peer, true)) return;
   for (const auto& [number, each] : ids_) {
-    if (each->own_pair == to.qp_num && each->now == identity::state::replied) return raise(to, IBV_EVENT_COMM_EST);
+    if (each->own.number == to.qp_num && each->now == identity::state::replied) return raise(to, IBV_EVENT_COMM_EST);
   }
 }
 
@@ -544,8 +541,8 @@ bool rdma::bind(pair& on, const request& what) {
 
 void rdma::answer_later(pair& to, std::uint64_t sequence, ibv_wc_status status) {
   to.last_answer = std::max(to.last_answer, place_.now() + some_delay());
-  later(to.last_answer - place_.now(), [this, number = to.qp_num, life = to.life, sequence, status] {
-    if (pair* const found = find_pair(number, life)) answer(*found, sequence, status);
+  later(to.last_answer - place_.now(), [this, name = to.name(), sequence, status] {
+    if (pair* const found = find_pair(name)) answer(*found, sequence, status);
   });
 }
 

@@ -12,18 +12,16 @@ constexpr duration until_tried_again = std::chrono::milliseconds(5);
 
 // What the kernel does with the queue pair of a connection that is there.
 void rdma::join(identity& which, std::uint8_t most_asking) {
-  pair* const own = find_pair(which.own_pair, which.own_life);
+  pair* const own = find_pair(which.own);
   if (own == nullptr) return;
   require(own->state == IBV_QPS_INIT, "a connection is made with a queue pair that is not initialized");
   own->state = IBV_QPS_RTS;
-  own->peer = which.peer_pair;
+  own->peer = which.theirs.number;
   own->most_asking = most_asking;
   own->id = which.number;
   own->out = std::make_shared<stream>();
-  own->out->from = own->qp_num;
-  own->out->from_life = own->life;
-  own->out->to = which.peer_pair;
-  own->out->to_life = which.peer_life;
+  own->out->from = which.own;
+  own->out->to = which.theirs;
   own->out->way = which.way;
 }
 
@@ -73,7 +71,7 @@ void rdma::take_in(const std::shared_ptr<stream>& what) {
     const duration wait = stalled ? what->way->free_from - place_.now() : until_tried_again;
     return later(wait, [this, what] { take_in(what); });
   }
-  pair* const to = find_pair(what->to, what->to_life);
+  pair* const to = find_pair(what->to);
   if (to == nullptr || to->state != IBV_QPS_RTS) return what->waiting.clear();  // it has hung up
   if (what->waiting.empty()) {
     if (what->ends) hang_up(*to, true);
@@ -99,7 +97,7 @@ void rdma::arrived(stream& what) {
   request gone = std::move(what.waiting.front());
   what.waiting.pop_front();
   what.bytes -= gone.bytes;
-  pair* const from = find_pair(what.from, what.from_life);
+  pair* const from = find_pair(what.from);
   if (from == nullptr || from->state != IBV_QPS_RTS) return;
   if (gone.asks()) from->requests[gone.sequence - from->first_request].data = std::move(gone.data);
   if (gone.asks() || !traits_.completes_when_sent) answer_later(*from, gone.sequence, IBV_WC_SUCCESS);

@@ -40,7 +40,7 @@ class simulated_rdma : public ::testing::Test {
 
   /// In the place of the usual device.
   void open(const rdma_traits& traits, const net::verbs_options& chosen = {}) {
-    home.reset();
+    if (below) close();
     below.emplace(place, traits);
     const net::device_options options{.pool = {.huge_pages = false, .system_calls = &place}};
     home.emplace(net::device::open(net::verbs::open_transport(rdma::device_name, *below, chosen), options));
@@ -57,11 +57,24 @@ class simulated_rdma : public ::testing::Test {
     net::connection_options options{.send_depth = send_depth, .dead_peer_after = dead_peer_after};
     return options;
   }
+  /// Of ends that take the other for a peer that is not weft.
+  static net::connection_options foreign() {
+    net::connection_options options = usual();
+    options.profile = net::profile::interop;
+    return options;
+  }
+  static constexpr mr::registration_options for_windows{.usage = mr::usage::bind_window};
 
   /// Says to the peer which memory it may use, and what the peer has said.
   task<> tell(net::connection& peer, const mr::remote_region& where) { co_await test::tell(peer, home->pool(), where); }
   static task<mr::remote_region> hear(net::connection& peer) { co_return co_await test::hear_region(peer); }
 
+  task<> send(net::connection& peer, std::size_t bytes) {
+    auto memory = co_await home->pool().allocate(bytes);
+    co_await peer.send(std::move(memory));
+  }
+
+  static task<> hang_up(net::connection& peer) { co_await peer.close(); }
   static task<> close_behind(net::connection& peer) {
     EXPECT_FALSE(co_await peer.recv());
     co_await peer.close();
@@ -91,12 +104,13 @@ class simulated_rdma : public ::testing::Test {
     executor running(executor_options_);
     running.run(body());
   }
-  /// Both ends of a connection, in one executor.
+  /// Both ends of a connection, in one executor. A server that is given the request may leave it without one.
   template <class Server, class Client>
   void run(Server server, Client client, const net::connection_options& options = usual()) {
+    constexpr bool is_connected = std::invocable<Server&, net::connection&>;
     const auto serving = [&](net::listener& from) -> task<> {
       auto request = co_await from.next();
-      if constexpr (std::invocable<Server&, net::connection&>) {
+      if constexpr (is_connected) {
         auto peer = co_await request->accept(options);
         co_await server(peer);
       } else {
@@ -107,6 +121,7 @@ class simulated_rdma : public ::testing::Test {
       net::connection_options own = options;
       own.source = source;
       auto peer = co_await as_result(home->connect(address, own));
+      EXPECT_TRUE(peer || !is_connected) << peer.error().what();
       if (peer) co_await client(*peer);
     };
     run([&]() -> task<> {
@@ -125,16 +140,12 @@ class simulated_rdma : public ::testing::Test {
 // A flush is a read, if of a byte: what it arrives in is open to writes of peers, which the device sees to.
 TEST_F(simulated_rdma, an_rnic_flushes) {
   open(rnic());
-  bool flushed = false;
-  const auto serve = lend(mr::usage::read_src);
-  const auto ask = [&](net::connection& peer) -> task<> {
+  const auto ask = [](net::connection& peer) -> task<> {
     const auto there = co_await hear(peer);
     co_await peer.flush(there.slice(0, 8));
-    flushed = true;
     co_await peer.close();
   };
-  run(serve, ask);
-  EXPECT_TRUE(flushed);
+  run(lend(mr::usage::read_src), ask);
 }
 
 // irdma, erdma and siw have room for less than most, and refuse a queue pair that asks for more.
@@ -144,16 +155,13 @@ TEST_F(simulated_rdma, small_messages_go_inline_where_there_is_room_for_them) {
     static_cast<void>(co_await peer.recv_or_throw());
     co_await close_behind(peer);
   };
-  unsigned sent_inline = 0;
-  const auto send = [&](net::connection& peer) -> task<> {
-    auto memory = co_await home->pool().allocate(32);
+  const auto send_one = [&](net::connection& peer) -> task<> {
     const unsigned before = below->inline_requests();
-    co_await peer.send(memory);
-    sent_inline = below->inline_requests() - before;
+    co_await send(peer, 32);
+    EXPECT_EQ(below->inline_requests() - before, 1u);
     co_await peer.close();
   };
-  run(receive, send);
-  EXPECT_EQ(sent_inline, 1u);
+  run(receive, send_one);
 }
 
 // The address is the other device's, and whoever listens over that one next must not find it in use.
@@ -182,36 +190,30 @@ TEST_F(simulated_rdma, listening_at_an_address_of_another_device_leaves_it_free_
 // InfiniBand's devices wait for a receiver that is slow. An RNIC does not, so what has no answer has no peer.
 TEST_F(simulated_rdma, a_send_of_an_rnic_does_not_wait_for_a_peer_that_has_gone) {
   open(rnic());
-  std::error_code sending;
-  duration waited{};
   const auto ask = [&](net::connection& peer) -> task<> {
-    auto memory = co_await home->pool().allocate(64);
     const time_point start = place.now();
     below->cut(client_port);
-    sending = co_await test::code_of(peer.send(std::move(memory)));
-    waited = place.now() - start;
+    EXPECT_EQ(co_await test::code_of(send(peer, 64)), errc::peer_vanished);
+    EXPECT_LE(place.now() - start, dead_peer_after * 3 / 2);
   };
   run(serve_until_the_end, ask);
-  EXPECT_EQ(sending, errc::peer_vanished);
-  EXPECT_LE(waited, dead_peer_after * 3 / 2);
 }
 
 // It may not speak before its peer has, and so cannot ask whether that is still there. But a weft peer speaks at once.
 TEST_F(simulated_rdma, an_rnic_does_not_wait_for_the_first_message_of_a_peer_that_has_gone) {
   open(rnic());
-  std::error_code receiving;
-  duration waited{};
+  bool has_waited = false;
   const auto serve = [&](net::connection_request& from, const net::connection_options& options) -> task<> {
     below->cut(client_port);
     auto peer = co_await from.accept(options);
     const time_point start = place.now();
-    receiving = co_await test::code_of(peer.recv());
-    waited = place.now() - start;
+    EXPECT_EQ(co_await test::code_of(peer.recv()), errc::peer_vanished);
+    EXPECT_LE(place.now() - start, dead_peer_after * 3 / 2);
+    has_waited = true;
   };
   const auto ask = [](net::connection&) -> task<> { co_return; };
   run(serve, ask);
-  EXPECT_EQ(receiving, errc::peer_vanished);
-  EXPECT_LE(waited, dead_peer_after * 3 / 2);
+  EXPECT_TRUE(has_waited);
 }
 
 // The kernel's siw binds the port that the connection manager has chosen, which TCP may have given to somebody else.
@@ -219,14 +221,8 @@ TEST_F(simulated_rdma, an_rnic_whose_port_is_in_use_is_given_another_one) {
   rdma_traits traits = rnic();
   traits.ports_in_use = 3;
   open(traits);
-  bool connected = false;
-  const auto ask = [&](net::connection& peer) -> task<> {
-    connected = true;
-    co_await peer.close();
-  };
   source = "127.0.0.1:0";
-  run(close_behind, ask);
-  EXPECT_TRUE(connected);
+  run(close_behind, hang_up);
 }
 
 // What an RNIC tells of a write may be no more than that TCP has it: nothing of the peer.
@@ -234,9 +230,9 @@ TEST_F(simulated_rdma, an_rnic_notices_that_its_peer_has_gone_however_many_write
   rdma_traits traits = rnic();
   traits.completes_when_sent = true;
   open(traits);
-  std::error_code sending;
-  duration waited{};
   const auto ask = [&](net::connection& peer) -> task<> {
+    std::error_code sending;
+    duration waited{};
     const time_point start = place.now();
     below->cut(client_port);
     while (!sending && waited < 10 * dead_peer_after) {
@@ -245,29 +241,25 @@ TEST_F(simulated_rdma, an_rnic_notices_that_its_peer_has_gone_however_many_write
       waited = place.now() - start;
       co_await sleep_for(dead_peer_after / 8);
     }
+    EXPECT_EQ(sending, errc::peer_vanished);
+    EXPECT_LE(waited, dead_peer_after * 5 / 2);
   };
   run(serve_until_the_end, ask);
-  EXPECT_EQ(sending, errc::peer_vanished);
-  EXPECT_LE(waited, dead_peer_after * 5 / 2);
 }
 
 // Of what it has to ask for again, Soft-RoCE takes an atomic operation or a short read for done when its peer answers a
 // write before it once more.
 TEST_F(simulated_rdma, soft_roce_yields_what_was_found_whatever_answers_are_lost) {
-  rdma_traits traits;
-  traits.like_rxe = traits.leaves_completions = traits.keeps_late_receives = true;
-  traits.tells_of_refusals = false;
-  traits.one_answer_lost_in = 4;
-  open(traits);
-  constexpr std::uint64_t turns = 100;
-  std::uint64_t turn = 0;
-  constexpr mr::usage everything = mr::usage::write_dst | mr::usage::read_src | mr::usage::atomic_dst;
-  const auto serve = lend(everything);
+  open({.like_rxe = true,
+        .leaves_completions = true,
+        .tells_of_refusals = false,
+        .keeps_late_receives = true,
+        .one_answer_lost_in = 4});
   const auto ask = [&](net::connection& peer) -> task<> {
     const auto word = (co_await hear(peer)).slice(0, 8);
     auto own = co_await home->pool().allocate(8);
     auto sink = co_await home->pool().allocate(8);
-    while (++turn <= turns) {
+    for (std::uint64_t turn = 1; turn <= 100; ++turn) {
       const std::uint64_t value = turn << 8;
       std::memcpy(own.data(), &value, sizeof value);
       std::array<net::transfer, 2> counting{peer.write(own, word), peer.fetch_add(word, 1)};
@@ -279,8 +271,7 @@ TEST_F(simulated_rdma, soft_roce_yields_what_was_found_whatever_answers_are_lost
     }
     co_await peer.close();
   };
-  run(serve, ask);
-  EXPECT_EQ(turn, turns + 1);
+  run(lend(mr::usage::write_dst | mr::usage::read_src | mr::usage::atomic_dst), ask);
 }
 
 class flushes_of_simulated_rdma : public simulated_rdma {
@@ -307,7 +298,6 @@ class flushes_of_simulated_rdma : public simulated_rdma {
 
 TEST_F(flushes_of_simulated_rdma, make_persistent_what_was_written_before_them) {
   std::span<std::byte> memory;
-  int ended = 0;
   const auto serve = [&](net::connection& peer) -> task<> {
     auto pages = co_await test::zeroed(home->pool(), 64);
     memory = pages.bytes();
@@ -335,26 +325,20 @@ TEST_F(flushes_of_simulated_rdma, make_persistent_what_was_written_before_them) 
     co_await peer.flush(there, persistent);
     EXPECT_TRUE(below->is_persistent(memory));
     co_await peer.close();
-    ++ended;
   };
   run(serve, ask, both_ends());
   open({.like_rxe = true, .keeps_late_receives = true, .has_flush = true, .one_answer_lost_in = 4});
   for (int i = 0; i != 8; ++i) run(serve, ask, both_ends());
-  EXPECT_EQ(ended, 9);
 }
 
 TEST_F(flushes_of_simulated_rdma, of_memory_that_the_peer_does_not_flush_are_refused) {
-  std::vector<std::error_code> codes;
-  const auto serve = lend_until_the_end(mr::usage::write_dst);
-  const auto ask = [&](net::connection& peer) -> task<> {
+  const auto ask = [](net::connection& peer) -> task<> {
     const auto there = co_await hear(peer);
-    codes.push_back(co_await test::code_of(peer.flush(there, persistent)));
+    EXPECT_EQ(co_await test::code_of(peer.flush(there, persistent)), errc::access_denied);
     const mr::remote_region lie(there.key(), there.address(), there.size(), durable);
-    codes.push_back(co_await test::code_of(peer.flush(lie, persistent)));
+    EXPECT_EQ(co_await test::code_of(peer.flush(lie, persistent)), errc::remote_access);
   };
-  run(serve, ask, both_ends());
-  const std::vector<std::error_code> both{errc::access_denied, errc::remote_access};
-  EXPECT_EQ(codes, both);
+  run(lend_until_the_end(mr::usage::write_dst), ask, both_ends());
 }
 
 TEST_F(flushes_of_simulated_rdma, need_the_option_and_a_driver_that_knows_them) {
@@ -404,10 +388,6 @@ TEST_F(flushes_of_simulated_rdma, are_for_whole_regions_and_not_for_loans) {
 
 // What the queue holds at a time goes out with one; beyond that, one is for a quarter of the queue.
 TEST_F(simulated_rdma, lists_of_blocks_take_few_doorbells_and_few_completions) {
-  const auto serve = lend(mr::usage::write_dst);
-  unsigned one_queue = 0;
-  unsigned many = 0;
-  unsigned completions = 0;
   const auto ask = [&](net::connection& peer) -> task<> {
     const auto there = co_await hear(peer);
     const auto own = co_await home->pool().allocate(64);
@@ -415,22 +395,21 @@ TEST_F(simulated_rdma, lists_of_blocks_take_few_doorbells_and_few_completions) {
     net::block_list all{.local = own.slice(), .remote = there, .block_bytes = 8, .blocks = pairs};
     unsigned before = below->doorbells();
     co_await peer.write(all);
-    one_queue = below->doorbells() - before;
+    EXPECT_EQ(below->doorbells() - before, 1u);
     pairs.resize(std::size_t{256} * 16, net::block_pair{});
     all.blocks = pairs;
     before = below->doorbells();
     const unsigned completions_before = below->completions();
     co_await peer.write(all);
-    many = below->doorbells() - before;
-    completions = below->completions() - completions_before;
+    const unsigned many = below->doorbells() - before;
+    const unsigned completions = below->completions() - completions_before;
+    EXPECT_GT(many, 0u);
+    EXPECT_LE(many, 16u * 4);
+    EXPECT_GE(completions, 16u);
+    EXPECT_LE(completions, 256u * 16 / 16);
     co_await peer.close();
   };
-  run(serve, ask, usual(256));
-  EXPECT_EQ(one_queue, 1u);
-  EXPECT_GT(many, 0u);
-  EXPECT_LE(many, 16u * 4);
-  EXPECT_GE(completions, 16u);
-  EXPECT_LE(completions, 256u * 16 / 16);
+  run(lend(mr::usage::write_dst), ask, usual(256));
 }
 
 task<> end_of(net::list_operation& list) { co_await list; }
@@ -439,7 +418,6 @@ task<> end_of(net::list_operation& list) { co_await list; }
 TEST_F(simulated_rdma, lists_of_large_blocks_have_a_completion_for_each_mebibyte) {
   constexpr std::uint64_t large = 1 << 20;
   constexpr unsigned count = 64;
-  unsigned completions = 0;
   const auto serve = [&](net::connection& peer) -> task<> {
     const auto lent = co_await lend_buffer(peer, large);
     co_await tell(peer, lent.remote());
@@ -447,17 +425,15 @@ TEST_F(simulated_rdma, lists_of_large_blocks_have_a_completion_for_each_mebibyte
   };
   const auto ask = [&](net::connection& peer) -> task<> {
     const auto there = co_await hear(peer);
-    auto own = co_await home->pool().allocate(large);
-    std::memset(own.data(), 1, large);
+    const auto own = co_await test::filled_with(home->pool(), large, std::byte{1});
     const std::vector<net::block_pair> pairs(count);
     const net::block_list all{.local = own.slice(), .remote = there, .block_bytes = large, .blocks = pairs};
     const unsigned before = below->completions();
     co_await peer.write(all);
-    completions = below->completions() - before;
+    EXPECT_GE(below->completions() - before, count);
     co_await peer.close();
   };
   run(serve, ask, usual(256));
-  EXPECT_GE(completions, count);
 }
 
 class lists_on_simulated_rdma : public simulated_rdma {
@@ -472,7 +448,7 @@ class lists_on_simulated_rdma : public simulated_rdma {
       auto region = co_await home->domain().register_memory(memory.bytes(),
                                                             {.usage = mr::usage::write_dst | mr::usage::read_src});
       static_cast<void>(co_await as_result(tell(peer, region.remote())));
-      static_cast<void>(co_await as_result(peer.recv()));
+      co_await serve_until_the_end(peer);
       static_cast<void>(co_await as_result(peer.close()));
       co_await region.release();
     };
@@ -601,9 +577,8 @@ TEST_F(lists_on_simulated_rdma, end_with_the_connection_wherever_they_are) {
 TEST_F(simulated_rdma, an_exposure_says_why_its_connection_ended_meanwhile) {
   int ended = 0;
   const auto serve = [&](net::connection& peer) -> task<> {
-    auto hello = co_await home->pool().allocate(4);
-    static_cast<void>(co_await as_result(peer.send(std::move(hello))));
-    static_cast<void>(co_await as_result(peer.recv()));
+    static_cast<void>(co_await as_result(send(peer, 4)));
+    co_await serve_until_the_end(peer);
   };
   const auto ask = [&](net::connection& peer) -> task<> {
     static_cast<void>(co_await peer.recv_or_throw());
@@ -633,8 +608,7 @@ TEST_F(simulated_rdma, a_fault_that_finds_nobody_disturbs_nobody) {
     below->fail_post(client_port, false);
   };
   harm();
-  const auto ask = [](net::connection& peer) -> task<> { co_await peer.close(); };
-  run(close_behind, ask);
+  run(close_behind, hang_up);
   harm();
   EXPECT_FALSE(place.disturbed(client_port));
   EXPECT_EQ(place.faults(), 0U);
@@ -644,13 +618,12 @@ TEST_F(simulated_rdma, a_fault_that_finds_nobody_disturbs_nobody) {
 // the device has let go of it before.
 TEST_F(simulated_rdma, a_window_is_taken_back_before_its_memory_however_far_the_end_has_come) {
   for (const window_kind kind : {window_kind::type_1, window_kind::type_2b}) {
-    const rdma_traits traits{.windows = kind};
-    open(traits, {.allow_shared_windows = true});
+    open({.windows = kind}, {.allow_shared_windows = true});
     for (duration after{}; after < 20us; after += 100ns) {
       const bool unbinds = (after / 100ns) % 2 != 0;
       const auto serve = [&](net::connection& peer) -> task<> {
         auto memory = co_await home->pool().allocate(64);
-        auto region = co_await home->domain().register_memory(memory.bytes(), {.usage = mr::usage::bind_window});
+        auto region = co_await home->domain().register_memory(memory.bytes(), for_windows);
         {
           net::exposure lent = co_await peer.expose(region.slice(0, 64), mr::usage::write_dst);
           below->break_off(client_port);
@@ -667,17 +640,13 @@ TEST_F(simulated_rdma, a_window_is_taken_back_before_its_memory_however_far_the_
       const auto ask = [](net::connection& peer) -> task<> { EXPECT_FALSE(co_await as_result(peer.recv())); };
       run(serve, ask);
     }
-    close();
   }
 }
 
 // A device may take its time for that, and others of the executor's have theirs.
 TEST_F(simulated_rdma, an_executor_takes_nothing_back_itself) {
-  constexpr mr::registration_options purpose{.usage = mr::usage::bind_window};
   for (const bool like_rxe : {false, true}) {  // there a window has a region of its own
-    const rdma_traits traits{.like_rxe = like_rxe};
-    open(traits);
-    int ended = 0;
+    open({.like_rxe = like_rxe});
     const auto lend_exposures = [&](net::connection& peer) -> task<> {
       { const net::exposure dropped = co_await lend_buffer(peer); }
       net::exposure returned = co_await lend_buffer(peer);
@@ -692,7 +661,7 @@ TEST_F(simulated_rdma, an_executor_takes_nothing_back_itself) {
     };
     const auto lend_windows = [&](net::connection& peer) -> task<> {
       std::vector<std::byte> bytes(64);
-      auto borrowed = co_await home->domain().register_memory(std::span(bytes), purpose);
+      auto borrowed = co_await home->domain().register_memory(std::span(bytes), for_windows);
       { const net::exposure dropped = co_await peer.expose(borrowed.slice(), mr::usage::write_dst); }
       co_await mr::porting::refresh(borrowed);
       auto unbound = co_await peer.expose(borrowed.slice(), mr::usage::write_dst);
@@ -701,7 +670,7 @@ TEST_F(simulated_rdma, an_executor_takes_nothing_back_itself) {
       co_await borrowed.release();
       EXPECT_EQ(below->open_windows(), 0u);
       std::vector<std::byte> other(64);
-      auto owned = co_await home->domain().register_memory(std::move(other), purpose);
+      auto owned = co_await home->domain().register_memory(std::move(other), for_windows);
       auto outlasting = co_await peer.expose(owned.slice(), mr::usage::write_dst);
       { const mr::region closed = std::move(owned); }
       { const net::exposure dropped = std::move(outlasting); }
@@ -712,19 +681,16 @@ TEST_F(simulated_rdma, an_executor_takes_nothing_back_itself) {
       co_await lend_exposures(peer);
       co_await lend_windows(peer);
       std::vector<std::byte> bytes(64);
-      auto region = co_await home->domain().register_memory(std::span(bytes), purpose);
+      auto region = co_await home->domain().register_memory(std::span(bytes), for_windows);
       {
         const net::exposure kept = co_await lend_buffer(peer);
         const net::exposure bound = co_await peer.expose(region.slice(), mr::usage::write_dst);
         co_await peer.close();
       }
       co_await region.release();
-      ++ended;
     };
     run(serve, close_behind);
-    EXPECT_EQ(ended, 1);
     EXPECT_EQ(below->hold_ups(), 0u);
-    close();
   }
 }
 
@@ -733,7 +699,6 @@ class simulated_windows : public simulated_rdma {
  protected:
   void lend_in_turn(bool given_back) {
     constexpr int times = 20;
-    int refused = 0;
     const auto serve = [&](net::connection& peer) -> task<> {
       for (int i = 0; i < times; ++i) {
         net::exposure lent = co_await lend_buffer(peer);
@@ -752,8 +717,7 @@ class simulated_windows : public simulated_rdma {
     };
     const auto ask = [&](net::connection& peer) -> task<> {
       std::optional<mr::remote_region> first;
-      auto sevens = co_await home->pool().allocate(64);
-      std::memset(sevens.data(), 7, sevens.size());
+      auto sevens = co_await test::filled_with(home->pool(), 64, std::byte{7});
       for (int i = 0; i < times; ++i) {
         const mr::remote_region where = co_await hear(peer);
         if (!first) first = where;
@@ -764,11 +728,9 @@ class simulated_windows : public simulated_rdma {
         co_await peer.send(std::move(answer), how);
       }
       co_await peer.recv_or_throw();
-      const auto late = co_await as_result(peer.write(sevens, *first));
-      if (!late && late.error().code() == errc::remote_access) ++refused;
+      EXPECT_EQ(co_await test::code_of(peer.write(sevens, *first)), errc::remote_access);
     };
     run(serve, ask);
-    EXPECT_EQ(refused, 1);
     EXPECT_EQ(below->hold_ups(), 0u);
   }
 };
@@ -782,7 +744,6 @@ TEST_F(simulated_windows, that_the_peer_gives_back_are_bound_again_and_their_ear
 // The owner knows that from elsewhere, and has not received the message yet. A device may take a second invalidation
 // for an error.
 TEST_F(simulated_windows, that_the_peer_has_given_back_are_not_invalidated_again) {
-  int taken_back = 0;
   std::uint32_t key = 0;
   event lent;
   event given_back;
@@ -795,7 +756,6 @@ TEST_F(simulated_windows, that_the_peer_has_given_back_are_not_invalidated_again
       given_back.reset();
       co_await open_to_peer.revoke();
       EXPECT_TRUE(co_await peer.recv());
-      ++taken_back;
     }
     EXPECT_EQ(below->windows(), 1u);
     co_await peer.close();
@@ -811,52 +771,43 @@ TEST_F(simulated_windows, that_the_peer_has_given_back_are_not_invalidated_again
     EXPECT_FALSE(co_await peer.recv());
   };
   run(serve, ask);
-  EXPECT_EQ(taken_back, 100);
   EXPECT_EQ(below->hold_ups(), 0u);
 }
 
 // It waits for nobody: what is left of its windows it does itself.
 TEST_F(simulated_rdma, a_region_that_borrows_may_go_right_behind_its_window) {
-  int ended = 0;
   const auto serve = [&](net::connection& peer) -> task<> {
     auto memory = co_await home->pool().allocate(64);
     for (int i = 0; i < 20; ++i) {
-      constexpr mr::registration_options purpose{.usage = mr::usage::bind_window};
-      const mr::region region = co_await home->domain().register_memory(memory.bytes(), purpose);
+      const mr::region region = co_await home->domain().register_memory(memory.bytes(), for_windows);
       net::exposure bound = co_await peer.expose(region.slice(), mr::usage::write_dst);
       if (i % 2 != 0) bound.retire();
       if (i % 2 != 0) peer.confirm_retired(bound.remote().key());
     }
     EXPECT_EQ(below->windows(), 0u);
     co_await peer.close();
-    ++ended;
   };
   run(serve, close_behind);
-  EXPECT_EQ(ended, 1);
 }
 
 // Regions may overlap: what an application registers, and what a cache does. A window keeps its own registered, and no
 // other.
 TEST_F(simulated_rdma, a_window_is_bound_to_the_region_whose_slice_was_given) {
-  int lent = 0;
   const auto serve = [&](net::connection& peer) -> task<> {
     auto memory = co_await home->pool().allocate(64);
-    constexpr mr::registration_options purpose{.usage = mr::usage::bind_window};
     for (const bool younger : {false, true}) {
-      auto first = co_await home->domain().register_memory(memory.bytes(), purpose);
-      auto second = co_await home->domain().register_memory(memory.bytes(), purpose);
+      auto first = co_await home->domain().register_memory(memory.bytes(), for_windows);
+      auto second = co_await home->domain().register_memory(memory.bytes(), for_windows);
       mr::region& kept = younger ? second : first;
       mr::region& other = younger ? first : second;
       net::exposure bound = co_await peer.expose(kept.slice(0, 64), mr::usage::write_dst);
       co_await other.release();  // of which the device would say that a window is bound to it
       co_await bound.revoke();
       co_await kept.release();
-      ++lent;
     }
     co_await peer.close();
   };
   run(serve, close_behind);
-  EXPECT_EQ(lent, 2);
 }
 
 loose_task lend_loosely(net::connection& peer, mr::buffer memory) {
@@ -872,10 +823,6 @@ TEST_F(simulated_rdma, a_binding_whose_frame_goes_before_the_device_has_it_is_no
     co_await peer.close();
   };
   const auto ask = [&](net::connection& peer) -> task<> {
-    const auto send_one = [&]() -> task<> {
-      auto message = co_await home->pool().allocate(64);
-      co_await peer.send(std::move(message));
-    };
     for (int turns = 0; turns < 40; ++turns) {
       auto memory = co_await home->pool().allocate(64);
       const auto lend_for_a_while = [&]() -> task<> {
@@ -886,9 +833,9 @@ TEST_F(simulated_rdma, a_binding_whose_frame_goes_before_the_device_has_it_is_no
         while (!lending.at_rest()) co_await yield();
       };
       below->stall(client_port, 1ms);
-      co_await when_all(send_one(), lend_for_a_while(), send_one());
+      co_await when_all(send(peer, 64), lend_for_a_while(), send(peer, 64));
     }
-    co_await send_one();
+    co_await send(peer, 64);
     co_await peer.close();
   };
   run(serve, ask);
@@ -981,7 +928,6 @@ TEST_F(simulated_rdma, a_set_up_that_is_destroyed_while_a_worker_is_at_any_job_l
         const auto is_time = [&] { return workers.hold_it(); };
         const auto let_go = [&] { workers.let_go(); };
         run([&]() -> task<> { ended = co_await destroy_set_up(*home, options, of_client, is_time, let_go); });
-        close();
       }
     }
   }
@@ -998,7 +944,6 @@ TEST_F(simulated_rdma, a_set_up_that_is_destroyed_at_any_turn_leaves_nothing) {
         open(like);
         auto is_time = [left = turns]() mutable { return left == 0 || --left == 0; };
         run([&]() -> task<> { ended = co_await destroy_set_up(*home, options, of_client, is_time, [] {}); });
-        close();
       }
       all_turns += turns;
     }
@@ -1009,9 +954,8 @@ TEST_F(simulated_rdma, a_set_up_that_is_destroyed_at_any_turn_leaves_nothing) {
 // InfiniBand's standard has it, and a peer that is not weft has told nothing.
 TEST_F(simulated_rdma, immediate_data_goes_to_peers_that_are_not_weft_and_comes_from_them) {
   unsigned received = 0;
-  net::connection_options foreign = usual();
-  foreign.profile = net::profile::interop;
-  foreign.receive_depth = 4;
+  net::connection_options options = foreign();
+  options.receive_depth = 4;
   const auto serve = [&](net::connection& peer) -> task<> {
     const auto lent = co_await lend_buffer(peer);
     co_await tell(peer, lent.remote());
@@ -1021,8 +965,7 @@ TEST_F(simulated_rdma, immediate_data_goes_to_peers_that_are_not_weft_and_comes_
       EXPECT_EQ(message.size(), 0u);
       EXPECT_EQ(lent.memory().bytes()[received], static_cast<std::byte>(received + 1));
     }
-    auto done = co_await home->pool().allocate(1);
-    co_await peer.send(std::move(done));
+    co_await send(peer, 1);
     EXPECT_FALSE(co_await peer.recv());
   };
   const auto ask = [&](net::connection& peer) -> task<> {
@@ -1031,32 +974,23 @@ TEST_F(simulated_rdma, immediate_data_goes_to_peers_that_are_not_weft_and_comes_
     EXPECT_FALSE(peer.capabilities().atomics);
     const auto there = co_await hear(peer);
     for (std::uint32_t i = 0; i < 40; ++i) {  // more than there are receives
-      auto note = co_await home->pool().allocate(1);
-      note.bytes()[0] = static_cast<std::byte>(i + 1);
+      auto note = co_await test::filled_with(home->pool(), 1, static_cast<std::byte>(i + 1));
       co_await peer.write(std::move(note), there.slice(i, 1), {.immediate = i});
     }
     static_cast<void>(co_await peer.recv_or_throw());
     co_await peer.close();
   };
-  run(serve, ask, foreign);
+  run(serve, ask, options);
   EXPECT_EQ(received, 40u);
 }
 
 TEST_F(simulated_rdma, weft_peers_stay_connected_where_packets_without_payload_are_lost) {
   open({.loses_empty_packets = true});
-  bool closed = false;
-  const auto serve = [&](net::connection& peer) -> task<> {
-    const auto message = co_await as_result(peer.recv());
-    EXPECT_TRUE(message) << message.error().what();
-    co_await peer.close();
-    closed = true;
-  };
-  const auto ask = [&](net::connection& peer) -> task<> {
+  const auto ask = [](net::connection& peer) -> task<> {
     co_await sleep_for(10 * dead_peer_after);
     co_await peer.close();
   };
-  run(serve, ask);
-  EXPECT_TRUE(closed);
+  run(close_behind, ask);
 }
 
 // What this process has been warned of.
@@ -1074,12 +1008,11 @@ class foreign_peers : public simulated_rdma {
   template <class Script>
   void between(Script script) {
     run([&]() -> task<> {
-      net::connection_options options = usual();
-      options.profile = net::profile::interop;
+      const net::connection_options options = foreign();
       net::listener from = co_await home->listen(address);
       event served;
       std::optional<net::connection> server;
-      const auto serving = [&](scope&) -> task<> {
+      const auto serving = [&]() -> task<> {
         while (!server) {
           auto request = co_await from.next();
           auto made = co_await as_result(request->accept(options));
@@ -1087,11 +1020,12 @@ class foreign_peers : public simulated_rdma {
         }
         served.set();
       };
-      const auto asking = [&]() -> task<> {
+      const auto both = [&](scope& tasks) -> task<> {
+        tasks.spawn(serving());
+        net::connection_options own = options;
+        own.source = source;
         std::optional<net::connection> client;
         while (!client) {
-          net::connection_options own = options;
-          own.source = source;
           auto made = co_await as_result(home->connect(address, own));
           if (made) client = *std::move(made);
         }
@@ -1100,17 +1034,12 @@ class foreign_peers : public simulated_rdma {
         client->abort();
         server->abort();
       };
-      const auto both = [&](scope& tasks) -> task<> {
-        tasks.spawn(serving(tasks));
-        co_await asking();
-      };
       co_await with_scope(on_failure::stop_siblings, both);
     });
   }
 
   task<> pass_a_word(net::connection& from, net::connection& to) {
-    auto word = co_await home->pool().allocate(8);
-    co_await from.send(std::move(word));
+    co_await send(from, 8);
     const auto came = co_await to.recv_or_throw();
     EXPECT_EQ(came.size(), 8u);
   }
@@ -1152,8 +1081,7 @@ TEST_F(foreign_peers, that_leave_what_they_have_accepted_say_nothing_of_the_netw
   open({.leaves_at_once = true});
   const test::report_list reports;
   run([&]() -> task<> {
-    net::connection_options options = usual();
-    options.profile = net::profile::interop;
+    const net::connection_options options = foreign();
     net::listener from = co_await home->listen(address);
     const auto serving = [&]() -> task<> {
       while (auto request = co_await from.next()) static_cast<void>(co_await as_result(request->accept(options)));
@@ -1182,21 +1110,24 @@ TEST_F(simulated_rdma, a_device_that_has_gone_lets_its_executor_sleep) {
       co_await sleep_for(10s);
       EXPECT_LT(running.statistics().turns - turns, 1000u);
     });
-    close();
   }
 }
 
 class simulated_lending : public simulated_rdma {
  protected:
+  /// What it says when it exposes a buffer of the device for a moment.
+  static task<std::error_code> expose_at(net::device& device, net::connection& peer) {
+    auto memory = co_await device.pool().allocate(64);
+    auto lent = co_await as_result(peer.expose(std::move(memory), mr::usage::write_dst));
+    if (!lent) co_return lent.error().code();
+    static_cast<void>(co_await lent->revoke());
+    co_return std::error_code();
+  }
   std::error_code expose(window_kind kind, bool allow_shared_windows) {
-    const rdma_traits traits{.windows = kind};
-    open(traits, {.allow_shared_windows = allow_shared_windows});
+    open({.windows = kind}, {.allow_shared_windows = allow_shared_windows});
     std::error_code failure;
     const auto serve = [&](net::connection& peer) -> task<> {
-      auto memory = co_await home->pool().allocate(64);
-      auto lent = co_await as_result(peer.expose(std::move(memory), mr::usage::write_dst));
-      if (lent) static_cast<void>(co_await lent->revoke());
-      if (!lent) failure = lent.error().code();
+      failure = co_await expose_at(*home, peer);
       co_await peer.close();
     };
     run(serve, close_behind);
@@ -1211,25 +1142,21 @@ TEST_F(simulated_lending, is_refused_where_there_are_no_windows) {
 // Whose owner copies for its peer through memory that it lends it, or says each time that it has none to lend.
 TEST_F(simulated_lending, of_room_for_copies_is_refused_as_often_as_it_is_asked_for_and_the_connection_goes_on) {
   open({.windows = window_kind::none});
-  std::vector<std::error_code> codes;
-  std::size_t received = 0;
-  const auto serve = [&](net::connection& peer) -> task<> {
-    received = (co_await peer.recv_or_throw()).payload.size();
+  const auto serve = [](net::connection& peer) -> task<> {
+    EXPECT_EQ((co_await peer.recv_or_throw()).payload.size(), 64u);
     co_await close_behind(peer);
   };
   const auto ask = [&](net::connection& peer) -> task<> {
     const mr::remote_place behind_owner{.fabric = mr::place_behind_owner, .address = 0, .key = 1};
     const mr::remote_region there({&behind_owner, 1}, 64, mr::usage::write_dst);
     auto memory = co_await home->pool().allocate(64);
-    for (int i = 0; i < 3; ++i) codes.push_back(co_await test::code_of(peer.write(memory, there)));
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(co_await test::code_of(peer.write(memory, there)), errc::no_memory);
     co_await peer.send(memory);
     co_await peer.close();
   };
   net::connection_options options = usual();
   options.device_memory = true;
   run(serve, ask, options);
-  EXPECT_EQ(codes, std::vector<std::error_code>(3, errc::no_memory));
-  EXPECT_EQ(received, 64u);
 }
 
 TEST_F(simulated_lending, of_room_for_copies_is_answered_or_the_connection_ends_whichever_call_fails) {
@@ -1270,13 +1197,6 @@ TEST_F(simulated_lending, is_allowed_by_each_device_for_itself) {
   open({.windows = window_kind::type_1}, {.allow_shared_windows = true});
   const net::device_options options{.pool = {.huge_pages = false, .system_calls = &place}};
   std::optional other = net::device::open(net::verbs::open_transport(rdma::device_name, *below), options);
-  const auto expose_at = [](net::device& device, net::connection& peer) -> task<std::error_code> {
-    auto memory = co_await device.pool().allocate(64);
-    auto lent = co_await as_result(peer.expose(std::move(memory), mr::usage::write_dst));
-    if (!lent) co_return lent.error().code();
-    static_cast<void>(co_await lent->revoke());
-    co_return std::error_code();
-  };
   const auto serving = [&](net::listener& from) -> task<> {
     auto peer = co_await from.accept();
     EXPECT_EQ(co_await expose_at(*home, *peer), std::error_code());

@@ -140,7 +140,8 @@ class meeting : private test::immovable {
   void plan_faults();
   void note_harm_of_rail(const fault& what);
   task<> settle();
-  void fail(const std::string& why) const;
+  template <class... Arguments>
+  void fail(fmt::format_string<Arguments...> why, Arguments&&... what) const;
   void judge(const error& why, const char* what, bool stopped, bool possible = true);
   void excuse(const error& why, const char* what, bool stopped, bool possible = true);
   void check_unknown(const error& why, std::string_view what) const;
@@ -314,10 +315,8 @@ struct run {
   std::vector<shared_queue> shared;
   channel<arrived_message> passed_on{2};  // what has been received, to be let go elsewhere
   std::vector<std::unique_ptr<meeting>> meetings;
-  std::uint64_t operations = 0;  // that have ended
-  std::uint64_t failures = 0;    // of these
-  std::uint64_t stopped = 0;     // of these
-  bool falls_apart = false;      // an error has come out, so that all are being stopped
+  outcome done;
+  bool falls_apart = false;  // an error has come out, so that all are being stopped
 
   /// Whether it may have come of something that was done to the system or to the device, and has had its effect.
   [[nodiscard]] bool excuses(const error& why) const;
@@ -356,8 +355,9 @@ meeting::meeting(run& all, const meeting_plan& plan, std::size_t index)
   for (std::size_t i = 0; i < plan.lanes.size(); ++i) lanes_.push_back(std::make_unique<lane_state>(plan.area_bytes));
 }
 
-void meeting::fail(const std::string& why) const {
-  all_.give_up(fmt::format("connection {}: {} (at {} us)", index_, why,
+template <class... Arguments>
+void meeting::fail(fmt::format_string<Arguments...> why, Arguments&&... what) const {
+  all_.give_up(fmt::format("connection {}: {} (at {} us)", index_, fmt::format(why, std::forward<Arguments>(what)...),
                            std::chrono::duration_cast<microseconds>(all_.elapsed()).count()));
 }
 
@@ -368,7 +368,7 @@ bool meeting::disturbed() const {
 
 // What the medium cannot do is refused, and is not done.
 void meeting::check_possible(bool possible, const char* what) const {
-  if (!possible) fail(fmt::format("{} has succeeded, which cannot be done here", what));
+  if (!possible) fail("{} has succeeded, which cannot be done here", what);
 }
 
 bool meeting::can_lend() const {
@@ -428,9 +428,9 @@ bool meeting::was_stopped(const error& why, bool stopped) const noexcept {
 
 // An operation has failed: whether it had a reason.
 void meeting::judge(const error& why, const char* what, bool stopped, bool possible) {
-  ++all_.operations;
-  ++all_.failures;
-  if (was_stopped(why, stopped)) ++all_.stopped;
+  ++all_.done.operations;
+  ++all_.done.failures;
+  if (was_stopped(why, stopped)) ++all_.done.stopped;
   excuse(why, what, stopped, possible);
 }
 
@@ -438,7 +438,7 @@ void meeting::judge(const error& why, const char* what, bool stopped, bool possi
 template <class T>
 bool meeting::succeeds(const result<T>& how, const char* name, bool stopped, bool possible) {
   if (how) {
-    ++all_.operations;
+    ++all_.done.operations;
   } else {
     judge(how.error(), name, stopped, possible);
   }
@@ -449,15 +449,15 @@ bool meeting::succeeds(const result<T>& how, const char* name, bool stopped, boo
 void meeting::check_unknown(const error& why, std::string_view what) const {
   // A device ends a link for an access that it refuses, and a rail ends with a call that fails.
   const bool may_lose_rails = harmed_ || violated_ || is_late_ || all_.place.has_failed();
-  if (!may_lose_rails) fail(fmt::format("the outcome of {} is unknown, though no rail was harmed", what));
-  if (!why.posted()) fail(fmt::format("the outcome of {} is unknown, though it was not posted", what));
-  if (what.starts_with("send") || what.starts_with("write")) fail(fmt::format("the outcome of {} is unknown", what));
+  if (!may_lose_rails) fail("the outcome of {} is unknown, though no rail was harmed", what);
+  if (!why.posted()) fail("the outcome of {} is unknown, though it was not posted", what);
+  if (what.starts_with("send") || what.starts_with("write")) fail("the outcome of {} is unknown", what);
 }
 
 // The same of what is no operation of weft's, but has one in it.
 void meeting::excuse(const error& why, const char* what, bool stopped, bool possible) {
   if (!possible && why.code() == errc::not_supported) {
-    if (why.posted()) fail(fmt::format("{} was posted, and is refused", what));
+    if (why.posted()) fail("{} was posted, and is refused", what);
     return;
   }
   all_.place.note(static_cast<std::uint64_t>(why.code().value()));
@@ -469,7 +469,7 @@ void meeting::excuse(const error& why, const char* what, bool stopped, bool poss
   const bool blames_peer = why.code() == errc::protocol_error || why.code() == errc::remote_access;
   const bool is_refused = is_late_ && why.code() == errc::remote_access;
   if (blames_peer && !violated_ && !damaged && !is_refused) {
-    return fail(fmt::format("{} says that the peer broke the protocol: {}", what, why.what()));
+    return fail("{} says that the peer broke the protocol: {}", what, why.what());
   }
   if (all_.excuses(why)) return;
   if (all_.is_railed() && why.code() == errc::outcome_unknown) return check_unknown(why, what);
@@ -480,11 +480,11 @@ void meeting::excuse(const error& why, const char* what, bool stopped, bool poss
   // What a real kernel says, nobody can list.
   const bool is_known = all_.simulated() || why.code().category() == weft_category();
   if (is_known && !tells_of_harm(why.code())) {
-    return fail(fmt::format("{} failed as no harm explains: {}", what, why.what()));
+    return fail("{} failed as no harm explains: {}", what, why.what());
   }
   const bool says_closed = why.code() == errc::closed || why.code() == errc::peer_closed;
   if (disturbed() || (ending_ && says_closed)) return;
-  fail(fmt::format("{} failed, though nothing was done to the connection: {}", what, why.what()));
+  fail("{} failed, though nothing was done to the connection: {}", what, why.what());
 }
 
 net::connection_options meeting::options_of(const side& one) const {
@@ -669,13 +669,12 @@ void meeting::end_message(side& from, std::size_t id, const std::optional<error>
   sent_message& item = out.messages[id];
   if (failure) {
     item.fate = failure->posted() ? fate::maybe : fate::never;
-    if (item.fate == fate::never && item.received)
-      fail(fmt::format("message {} was refused, and came all the same", id));
+    if (item.fate == fate::never && item.received) fail("message {} was refused, and came all the same", id);
     return;
   }
   item.fate = fate::done;
   ++out.done;
-  if (!item.received && (item.passed_over || out.ended)) fail(fmt::format("message {} was sent, and never came", id));
+  if (!item.received && (item.passed_over || out.ended)) fail("message {} was sent, and never came", id);
   const side& peer = opposite(from);
   // The receiver gives a credit for a message when recv() has it: before its task goes on and counts it.
   const bool is_ahead =
@@ -683,8 +682,8 @@ void meeting::end_message(side& from, std::size_t id, const std::optional<error>
   const std::size_t room = peer.options->receive_depth + (is_ahead ? 1U : 0U);
   // One that closes gives credits for what it discards as well.
   if (!peer.closes && out.done > out.received + room) {
-    fail(fmt::format("{} messages were sent and {} received, though the peer has room for no more than {}", out.done,
-                     out.received, room));
+    fail("{} messages were sent and {} received, though the peer has room for no more than {}", out.done, out.received,
+         room);
   }
 }
 
@@ -701,7 +700,7 @@ void meeting::check_what_was_left(side& at) {
   if (rough_ || ending_ || at.shared != nullptr) return;
   const direction& in = opposite(at).out;
   for (std::size_t id = in.next; id < in.messages.size(); ++id) {
-    if (in.messages[id].lies_there) fail(fmt::format("message {} was lost with its sender", id));
+    if (in.messages[id].lies_there) fail("message {} was lost with its sender", id);
   }
 }
 
@@ -752,13 +751,13 @@ task<> meeting::receive(side& at) {
       stop = std::min(stop * 2, 1'000'000U);
       continue;
     }
-    ++all_.operations;
+    ++all_.done.operations;
     if (!*got) {
       if (!opposite(at).closes) fail("recv() says that the peer has closed, which it has not");
       if (at.closes) co_return;  // and does not ask for what has come
       in.ended = true;
       for (std::size_t id = in.next; id < in.messages.size(); ++id) {
-        if (in.messages[id].fate == fate::done) fail(fmt::format("message {} was lost at the end", id));
+        if (in.messages[id].fate == fate::done) fail("message {} was lost at the end", id);
       }
       co_return;
     }
@@ -786,31 +785,31 @@ void meeting::check_message(side& at, const arrived_message& content) {
   side& sender = opposite(at);
   direction& in = sender.out;
   const auto said = id_of(content);
-  if (!said) return fail(fmt::format("a message of {} bytes that nobody sent", content.bytes.size()));
+  if (!said) return fail("a message of {} bytes that nobody sent", content.bytes.size());
   const std::uint32_t id = *said;
-  if (id >= in.messages.size()) return fail(fmt::format("a message that nobody sent: {}", id));
-  if (id < in.next) return fail(fmt::format("message {} came twice, or out of order", id));
+  if (id >= in.messages.size()) return fail("a message that nobody sent: {}", id);
+  if (id < in.next) return fail("message {} came twice, or out of order", id);
   for (; in.next < id; ++in.next) {
     sent_message& missed = in.messages[in.next];
     missed.passed_over = true;
-    if (missed.fate == fate::done) fail(fmt::format("message {} was lost: {} came instead", in.next, id));
+    if (missed.fate == fate::done) fail("message {} was lost: {} came instead", in.next, id);
   }
   sent_message& item = in.messages[id];
   item.received = true;
   ++in.next;
   ++in.received;
   all_.place.note(id);
-  if (item.fate == fate::never) fail(fmt::format("message {} was refused, and came all the same", id));
+  if (item.fate == fate::never) fail("message {} was refused, and came all the same", id);
   if (content.bytes.size() != item.bytes) {
-    fail(fmt::format("message {} has {} bytes instead of {}", id, content.bytes.size(), item.bytes));
+    fail("message {} has {} bytes instead of {}", id, content.bytes.size(), item.bytes);
   }
-  if (content.invalidated_key.value_or(0) != item.invalidates) fail(fmt::format("message {}: a revoked key", id));
-  if (content.immediate.has_value() != item.immediate) fail(fmt::format("message {}: immediate data", id));
+  if (content.invalidated_key.value_or(0) != item.invalidates) fail("message {}: a revoked key", id);
+  if (content.immediate.has_value() != item.immediate) fail("message {}: immediate data", id);
   const std::size_t head = std::min<std::size_t>(item.bytes, sizeof id);
-  if (!holds(content.bytes.subspan(head), id, head)) fail(fmt::format("message {} has other bytes", id));
+  if (!holds(content.bytes.subspan(head), id, head)) fail("message {} has other bytes", id);
   if (!item.of_write || lanes_[item.lane]->area.generation() != item.generation) return;
   const auto placed = at.bytes.subspan(area_of(item.lane) + item.offset, item.length);
-  if (!holds(placed, item.content)) fail(fmt::format("message {} came before what it tells of", id));
+  if (!holds(placed, item.content)) fail("message {} came before what it tells of", id);
 }
 
 // ---- lanes ----
@@ -951,7 +950,7 @@ void meeting::take_memory_back(const operand& from, const step& what) {
 
 // Completions come in the order of posting, unless the executor has been told to resume in another one.
 void meeting::in_order(side& from, std::uint64_t ticket) {
-  ++all_.operations;
+  ++all_.done.operations;
   if (all_.plan.shuffle_tasks && all_.simulated()) return;
   if (ticket < from.last_done) fail("a completion overtook that of an operation that was posted before");
   from.last_done = ticket;
@@ -1060,8 +1059,7 @@ task<> meeting::read(side& from, std::size_t index, const step& what) {
   const std::uint64_t ticket = ++from.posted;
   const result<void> done = co_await limited(make(), own_stop(index, what));
   if (!succeeds(from, ticket, done, "read", what)) co_return;
-  if (!lanes_[index]->area.learn(what.offset, memory.bytes))
-    fail(fmt::format("lane {} has read what cannot be there", index));
+  if (!lanes_[index]->area.learn(what.offset, memory.bytes)) fail("lane {} has read what cannot be there", index);
 }
 
 task<> meeting::flush(side& from, std::size_t index, const step& what) {
@@ -1070,8 +1068,7 @@ task<> meeting::flush(side& from, std::size_t index, const step& what) {
   const result<void> done = co_await limited(from.peer->flush(where), own_stop(index, what));
   if (!succeeds(from, ticket, done, "flush", what)) co_return;
   const auto placed = std::span<const std::byte>(opposite(from).bytes).subspan(area_of(index), plan_.area_bytes);
-  if (!apart() && !lanes_[index]->area.is(placed))
-    fail(fmt::format("lane {} has flushed, and its writes are not placed", index));
+  if (!apart() && !lanes_[index]->area.is(placed)) fail("lane {} has flushed, and its writes are not placed", index);
 }
 
 // Changes the lane's own word, which nobody else does.
@@ -1086,7 +1083,7 @@ task<> meeting::change_word(side& from, std::size_t index, const step& what, con
   const result<std::uint64_t> got = co_await limited(post(*from.peer, where), own_stop(index, what));
   if (!got && !got.error().posted()) own.revert(before);
   if (!succeeds(from, ticket, got, name, what, all_.over->can().atomics)) co_return;
-  if (!before.contains(*got)) fail(fmt::format("{} of lane {} has found {}", name, index, *got));
+  if (!before.contains(*got)) fail("{} of lane {} has found {}", name, index, *got);
   own.is(change(*got));
 }
 
@@ -1116,7 +1113,7 @@ task<> meeting::add_all(side& from, std::size_t index, const step& what) {
   const auto got = co_await limited(from.peer->fetch_add(where, 1), own_stop(index, what));
   if (!got && !got.error().posted()) --possible_tickets_[which];
   if (!succeeds(from, ticket, got, "fetch_add", what, all_.over->can().atomics)) co_return;
-  if (!apart() && !tickets_[which].insert(*got).second) fail(fmt::format("two lanes have got {} from one word", *got));
+  if (!apart() && !tickets_[which].insert(*got).second) fail("two lanes have got {} from one word", *got);
 }
 
 // Writes and sends, then reads of what was written.
@@ -1182,7 +1179,7 @@ task<> meeting::batch(side& from, std::size_t index, const step& what) {
     } else if (one.kind == member::writes && failure->posted()) {
       static_cast<void>(state.area.begin(one.offset, one.content, what.bytes));
     } else if (one.kind == member::reads && !failure && !state.area.learn(one.offset, buffers[i].bytes())) {
-      fail(fmt::format("lane {} has read what cannot be there, in a batch", index));
+      fail("lane {} has read what cannot be there, in a batch", index);
     }
   }
   static_cast<void>(succeeds(from, ticket, done, "batch", what));
@@ -1231,9 +1228,9 @@ task<> meeting::list(side& from, std::size_t index, const step& what) {
   net::list_operation all = from.peer->write(parts, how);
   const result<void> done = co_await limited(end_of(all), own_stop(index, what));
   if (tells) end_message(from, id, failure_of(done));
-  if (done && all.done() != count) fail(fmt::format("a list of {} has ended with {} done", count, all.done()));
+  if (done && all.done() != count) fail("a list of {} has ended with {} done", count, all.done());
   if (!done && all.done() == count) {
-    fail(fmt::format("a list has failed, and all {} of it are done: {}", count, done.error().what()));
+    fail("a list has failed, and all {} of it are done: {}", count, done.error().what());
   }
   // A stop waits for what was posted, and counts it, unless the connection ends meanwhile.
   const bool is_exact = !done && was_stopped(done.error(), what.stop_after_us != 0) && !disturbed();
@@ -1277,9 +1274,9 @@ task<> meeting::use_own_region(side& from, std::size_t index, const step& what) 
   const result<void> released = co_await limited(on(executor_of(index), region->release()), 0);
   const bool stopped = !released && all_.falls_apart && released.error().code() == errc::canceled;
   if (!released && !stopped) {
-    fail(fmt::format("a region cannot be released after its write: {}", released.error().what()));
+    fail("a region cannot be released after its write: {}", released.error().what());
   }
-  ++all_.operations;
+  ++all_.done.operations;
   if (failure) judge(*failure, "write from a region", false);
 }
 
@@ -1378,8 +1375,8 @@ task<> meeting::lend_window(side& from, std::size_t index, const step& what) {
   // Where there are no windows, there is no memory that is registered for some.
   const bool has_windows = all_.over->can().windows != abilities::none;
   if (!lent && !has_windows && lent.error().code() == errc::access_denied) {
-    ++all_.operations;
-    ++all_.failures;
+    ++all_.done.operations;
+    ++all_.done.failures;
     co_return;
   }
   if (!succeeds(lent, "bind", false, can_lend())) co_return;
@@ -1409,7 +1406,7 @@ task<> meeting::prove(side& from, std::size_t index) {
   ++from.posted;
   const result<void> done = co_await limited(from.peer->read(*sink, source), 0);
   if (!succeeds(done, "the last read")) co_return;
-  if (!lanes_[index]->area.learn(0, sink->bytes())) fail(fmt::format("lane {} has read what cannot be there", index));
+  if (!lanes_[index]->area.learn(0, sink->bytes())) fail("lane {} has read what cannot be there", index);
   lanes_[index]->proven = !apart();
 }
 
@@ -1485,7 +1482,7 @@ task<> meeting::learn_of_restart() {
   if (flushed) fail("a server has answered that knows nothing of the connection");
   const bool is_own_end = flushed.error().code() == errc::closed;  // something that it had borrowed was stopped
   if (asks && !mortal_ && !is_own_end && flushed.error().code() != errc::peer_restarted) {
-    fail(fmt::format("the peer has restarted, and the connection says: {}", flushed.error().what()));
+    fail("the peer has restarted, and the connection says: {}", flushed.error().what());
   }
 }
 
@@ -1661,7 +1658,7 @@ task<result<void>> meeting::read_on(overstepped& what, mr::region& own, std::uin
 task<result<void>> meeting::add_on(overstepped& what, std::uint64_t before) {
   const auto got = co_await limited(client_.peer->fetch_add(what.word(), 1), 0);
   if (!got) co_return got.error();
-  if (*got != before) fail(fmt::format("fetch_add has found {} instead of {}", *got, before));
+  if (*got != before) fail("fetch_add has found {} instead of {}", *got, before);
   co_return result<void>();
 }
 
@@ -1703,7 +1700,7 @@ void meeting::check_memory(side& one) {
     intact = intact && is_guard(bytes.subspan(end, word_of(i + 1) - end));
     if (!lanes_[i]->proven || &of(plan_.lanes[i]) == &one) continue;
     if (!lanes_[i]->area.is(bytes.subspan(area_of(i), plan_.area_bytes))) {
-      fail(fmt::format("what lane {} has written has changed", i));
+      fail("what lane {} has written has changed", i);
     }
   }
   if (!intact) fail("bytes were written that nobody has written to");
@@ -1711,8 +1708,8 @@ void meeting::check_memory(side& one) {
   std::memcpy(&total, bytes.data(), sizeof total);
   const std::size_t which = one.is_client ? 1 : 0;
   if (total < tickets_[which].size() || total > possible_tickets_[which]) {
-    fail(fmt::format("{} additions have succeeded, {} may have, and the word says {}", tickets_[which].size(),
-                     possible_tickets_[which], total));
+    fail("{} additions have succeeded, {} may have, and the word says {}", tickets_[which].size(),
+         possible_tickets_[which], total);
   }
 }
 
@@ -1911,7 +1908,6 @@ void run::hire() {
 
 outcome play(const script& what, const std::function<void(const std::string& why)>& give_up, const setting& where) {
   const std::size_t descriptors = test::open_descriptors();
-  outcome done;
   run all(what, give_up, where);
   all.open_devices();
   if (all.server_device) {
@@ -1940,15 +1936,12 @@ outcome play(const script& what, const std::function<void(const std::string& why
   if (const std::size_t now = test::open_descriptors(); now != descriptors && !all.over->keeps_descriptors()) {
     give_up(fmt::format("{} descriptors are open, {} were before", now, descriptors));
   }
-  done.trace = all.place.trace();
-  done.events = all.place.events();
-  done.operations = all.operations;
-  done.calls = all.place.calls();
-  done.failures = all.failures;
-  done.stopped = all.stopped;
-  done.faults = all.place.faults();
-  done.time = all.elapsed();
-  return done;
+  all.done.trace = all.place.trace();
+  all.done.events = all.place.events();
+  all.done.calls = all.place.calls();
+  all.done.faults = all.place.faults();
+  all.done.time = all.elapsed();
+  return all.done;
 }
 
 }  // namespace weft::sim

@@ -111,7 +111,9 @@ struct world::socket_end {
   duration user_timeout = std::chrono::hours(2);
   int next_send_fails = 0;
 
+  [[nodiscard]] bool lives() const noexcept { return now == state::connected || now == state::connecting; }
   [[nodiscard]] bool hears() const noexcept { return now != state::closed && !broken; }
+  [[nodiscard]] bool either_hears() const noexcept { return hears() || peer->hears(); }
   // When TCP gives up: of a peer with a closed window as well, although it answers (tcp_probe_timer() of Linux).
   [[nodiscard]] std::optional<time_point> patience_ends() const noexcept {
     if (cut && window_closed) return std::min(*cut, *window_closed) + user_timeout;
@@ -241,10 +243,10 @@ void world::refuse(std::string_view what) noexcept {
 
 // ---- faults ----
 
+// Of a connection that is there or about to be; null if there is none.
 world::socket_end* world::client_of(std::uint16_t port) noexcept {
   for (const auto& item : ends_) {
-    const bool lives = item->now == socket_end::state::connected || item->now == socket_end::state::connecting;
-    if (lives && item->is_client && item->client_port == port) return item.get();
+    if (item->lives() && item->is_client && item->client_port == port && item->peer != nullptr) return item.get();
   }
   return nullptr;
 }
@@ -263,7 +265,7 @@ bool world::break_off(std::uint16_t port) {
 }
 
 bool world::sever(socket_end& client) {
-  if (client.peer == nullptr || !(client.hears() || client.peer->hears())) return false;
+  if (!client.either_hears()) return false;
   for (socket_end* const one : {&client, client.peer}) {
     std::erase_if(one->incoming, [this](const socket_end::packet& item) { return item.due > now_; });
     one->incoming_bytes = 0;
@@ -280,30 +282,28 @@ void world::reset(std::uint16_t port) {
 
 void world::cut(std::uint16_t port) {
   socket_end* const client = client_of(port);
-  if (client == nullptr || client->peer == nullptr || !(client->hears() || client->peer->hears())) return;
+  if (client == nullptr || !client->either_hears()) return;
   for (socket_end* const one : {client, client->peer}) one->cut = now_;
   strike(port);
 }
 
 void world::fail_send(std::uint16_t port, bool of_client, int number) {
-  socket_end* const client = client_of(port);
-  if (client == nullptr || client->peer == nullptr) return;
-  (of_client ? client : client->peer)->next_send_fails = number;
+  if (socket_end* const client = client_of(port)) (of_client ? client : client->peer)->next_send_fails = number;
 }
 
 void world::damage(std::uint16_t port) {
-  if (socket_end* const client = client_of(port); client != nullptr && client->peer != nullptr) {
-    (dice_.one_in(2) ? client : client->peer)->damaged = true;
-  }
+  if (socket_end* const client = client_of(port)) (dice_.one_in(2) ? client : client->peer)->damaged = true;
   at(elapsed() + std::chrono::milliseconds(100), [this, port] {
     if (break_off(port) && !damaged(port)) count_fault();
   });
 }
 
 void world::stall(std::uint16_t port, duration how_long) {
-  socket_end* const client = client_of(port);
-  if (client == nullptr || client->peer == nullptr) return;
-  for (socket_end* const one : {client, client->peer}) one->last_due = std::max(one->last_due, now_ + how_long);
+  if (socket_end* const client = client_of(port)) stall(*client, how_long);
+}
+
+void world::stall(socket_end& client, duration how_long) {
+  for (socket_end* const one : {&client, client.peer}) one->last_due = std::max(one->last_due, now_ + how_long);
   count_fault();
 }
 
@@ -312,9 +312,8 @@ void world::stall(std::uint16_t port, duration how_long) {
 std::vector<world::socket_end*> world::clients_over(std::uint16_t port) const {
   std::vector<socket_end*> found;
   for (const auto& item : ends_) {
-    const bool lives = item->now == socket_end::state::connected || item->now == socket_end::state::connecting;
-    const bool either_lives = lives || (item->peer != nullptr && item->peer->now == socket_end::state::connected);
-    if (item->is_client && either_lives && item->peer != nullptr && item->peer->port == port) found.push_back(&*item);
+    if (!item->is_client || item->peer == nullptr || item->peer->port != port) continue;
+    if (item->lives() || item->peer->now == socket_end::state::connected) found.push_back(&*item);
   }
   return found;
 }
@@ -373,10 +372,7 @@ void world::mend_cable(std::uint16_t port) {
 }
 
 void world::stall_cable(std::uint16_t port, duration how_long) {
-  for (socket_end* const client : clients_over(port)) {
-    for (socket_end* const one : {client, client->peer}) one->last_due = std::max(one->last_due, now_ + how_long);
-    count_fault();
-  }
+  for (socket_end* const client : clients_over(port)) stall(*client, how_long);
 }
 
 void world::fail_send_on_cable(std::uint16_t port, bool of_client, int number) {
@@ -721,10 +717,7 @@ int world::connect_end(socket_end& client, const io_operation& operation) noexce
     }
   }
   if (client.connect_due > now_) return -EAGAIN;
-  if (client.connect_result == 0)
-    client.now = socket_end::state::connected;
-  else
-    client.now = socket_end::state::fresh;
+  client.now = client.connect_result == 0 ? socket_end::state::connected : socket_end::state::fresh;
   return client.connect_result;
 }
 
@@ -979,12 +972,9 @@ int world::shutdown(int fd, int) noexcept {
 
 void world::close_end(socket_end& at) noexcept {
   for (socket_end* const one : std::exchange(at.backlog, {})) close_end(*one);
-  const bool linked =
-      at.now == socket_end::state::connected || (at.now == socket_end::state::connecting && at.peer != nullptr);
-  const bool unread = !at.incoming.empty();
-  if (linked && !at.broken) {
+  if (at.lives() && at.peer != nullptr && !at.broken) {
     socket_end& to = *at.peer;
-    if (at.reset_on_close || unread) {
+    if (at.reset_on_close || !at.incoming.empty()) {
       reset_end(to, ECONNRESET, now_ + delay());
     } else if (!at.output_shut && !to.severed) {
       to.finished = to.last_due = std::max(to.last_due, now_ + delay());
@@ -1005,33 +995,10 @@ int world::close(int fd) noexcept {
   return 0;
 }
 
-int world::epoll_create1(int) noexcept { return local_.epoll_create1(); }
-
-int world::epoll_ctl(int epoll, int operation, int fd, epoll_event* event) noexcept {
-  return local_.epoll_ctl(epoll, operation, fd, event);
-}
-
 int world::epoll_wait(int epoll, epoll_event* events, int count, int timeout_ms) noexcept {
   if (timeout_ms != 0) refuse("a call would wait");
   return local_.epoll_wait(epoll, events, count);
 }
-
-off_t world::lseek(int fd, off_t offset, int from) noexcept { return local_.lseek(fd, offset, from); }
-
-int world::memfd_create(const char* name, unsigned flags) noexcept { return local_.memfd_create(name, flags); }
-
-// As in most containers.
-ssize_t world::process_vm_readv(pid_t, const iovec*, std::size_t, const iovec*, std::size_t) noexcept { return -EPERM; }
-
-int world::ftruncate(int fd, off_t length) noexcept { return local_.ftruncate(fd, length); }
-
-int world::fallocate(int fd, int mode, off_t offset, off_t length) noexcept {
-  return local_.fallocate(fd, mode, offset, length);
-}
-
-int world::fcntl(int fd, int command, int argument) noexcept { return local_.fcntl(fd, command, argument); }
-
-int world::fstatfs(int fd, struct statfs* found) noexcept { return local_.fstatfs(fd, found); }
 
 bool world::mapping_fails() noexcept {
   if (mappings_to_fail_ == 0) return fails();
@@ -1055,10 +1022,6 @@ void* world::mmap_file(std::size_t length, int protection, int flags, int fd, of
   void* const address = local_.mmap_file(length, protection, flags, fd, offset, failure);
   if (address != nullptr) mapped_.emplace(address, length);
   return address;
-}
-
-int world::madvise(void* address, std::size_t length, int advice) noexcept {
-  return local_.madvise(address, length, advice);
 }
 
 int world::munmap(void* address, std::size_t length) noexcept {

@@ -6,6 +6,7 @@
 #include <weft/runtime/system/event_driver.hpp>
 #include <weft/runtime/system/system_calls.hpp>
 
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -171,22 +172,30 @@ class world final : public clock, public system_calls {
   ssize_t recvmsg(int fd, msghdr* message, int flags) noexcept override;
   int shutdown(int fd, int how) noexcept override;
   int close(int fd) noexcept override;
-  int epoll_create1(int flags) noexcept override;
-  int epoll_ctl(int epoll, int operation, int fd, epoll_event* event) noexcept override;
+  int epoll_create1(int) noexcept override { return local_.epoll_create1(); }
+  int epoll_ctl(int epoll, int operation, int fd, epoll_event* event) noexcept override {
+    return local_.epoll_ctl(epoll, operation, fd, event);
+  }
   int epoll_wait(int epoll, epoll_event* events, int count, int timeout_ms) noexcept override;
   int eventfd(unsigned initial, int flags) noexcept override;
-  off_t lseek(int fd, off_t offset, int from) noexcept override;
-  int memfd_create(const char* name, unsigned flags) noexcept override;
-  ssize_t process_vm_readv(pid_t process, const iovec* local, std::size_t local_count, const iovec* remote,
-                           std::size_t remote_count) noexcept override;
-  int ftruncate(int fd, off_t length) noexcept override;
-  int fallocate(int fd, int mode, off_t offset, off_t length) noexcept override;
-  int fcntl(int fd, int command, int argument) noexcept override;
-  int fstatfs(int fd, struct statfs* found) noexcept override;
+  off_t lseek(int fd, off_t offset, int from) noexcept override { return local_.lseek(fd, offset, from); }
+  int memfd_create(const char* name, unsigned flags) noexcept override { return local_.memfd_create(name, flags); }
+  // As in most containers.
+  ssize_t process_vm_readv(pid_t, const iovec*, std::size_t, const iovec*, std::size_t) noexcept override {
+    return -EPERM;
+  }
+  int ftruncate(int fd, off_t length) noexcept override { return local_.ftruncate(fd, length); }
+  int fallocate(int fd, int mode, off_t offset, off_t length) noexcept override {
+    return local_.fallocate(fd, mode, offset, length);
+  }
+  int fcntl(int fd, int command, int argument) noexcept override { return local_.fcntl(fd, command, argument); }
+  int fstatfs(int fd, struct statfs* found) noexcept override { return local_.fstatfs(fd, found); }
   void* mmap(std::size_t length, int protection, int flags, int* failure) noexcept override;
   void* mmap_file(std::size_t length, int protection, int flags, int fd, off_t offset, int* failure) noexcept override;
   int munmap(void* address, std::size_t length) noexcept override;
-  int madvise(void* address, std::size_t length, int advice) noexcept override;
+  int madvise(void* address, std::size_t length, int advice) noexcept override {
+    return local_.madvise(address, length, advice);
+  }
   ssize_t getrandom(void* buffer, std::size_t length, unsigned flags) noexcept override;
 
  private:
@@ -226,6 +235,7 @@ class world final : public clock, public system_calls {
   void strike(std::uint16_t port);
   [[nodiscard]] std::vector<socket_end*> clients_over(std::uint16_t port) const;
   [[nodiscard]] bool sever(socket_end& client);
+  void stall(socket_end& client, duration how_long);
   [[nodiscard]] std::size_t bytes_under_way(const socket_end& from) const noexcept;
 
   random dice_;

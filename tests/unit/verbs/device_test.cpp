@@ -11,12 +11,12 @@
 #include <weft/net/verbs/words.hpp>
 #include <weft/weft.hpp>
 
-#include <stdlib.h>
-
 #include <numeric>
 
+#include "kit/expect_failure.hpp"
 #include "kit/forwarding_link.hpp"
 #include "kit/forwarding_transport.hpp"
+#include "kit/temporary_directory.hpp"
 #include "kit/test.hpp"
 #include "mr/support.hpp"
 #include "verbs/fake_device.hpp"
@@ -24,36 +24,27 @@
 namespace weft::net::verbs {
 namespace {
 
+using test::failed_with;
 using test::fake_libraries;
+using test::says;
 
-error thrown_by_opening(fake_libraries& libraries, std::string_view name) {
-  try {
-    const device opened(libraries, name);
-  } catch (const error& why) {
-    return why;
-  }
-  return error(std::error_code());
-}
-
-bool says(const error& why, std::string_view words) {
-  return std::string_view(why.what()).find(words) != std::string_view::npos;
+std::optional<error> failure_to_open(fake_libraries& libraries, std::string_view name) {
+  return test::failure_thrown_by([&] { const device opened(libraries, name); });
 }
 
 TEST(device, of_a_machine_without_rdma_is_an_error_that_says_so) {
   fake_libraries none({});
-  const error why = thrown_by_opening(none, "");
-  EXPECT_EQ(why.code(), errc::not_supported);
-  EXPECT_TRUE(says(why, "no RDMA device is ready, " + words_for_no_device())) << why.what();
-  fake_libraries no_kernel({"mlx5_0"});
-  no_kernel.failures = {{"get_device_list", ENOSYS}};
-  EXPECT_EQ(thrown_by_opening(no_kernel, "").code(), errc::not_supported);
+  const std::string words = "no RDMA device is ready, " + words_for_no_device();
+  EXPECT_TRUE(failed_with(failure_to_open(none, ""), errc::not_supported, words));
+  fake_libraries no_kernel({"mlx5_0"}, {{"get_device_list", ENOSYS}});
+  EXPECT_TRUE(failed_with(failure_to_open(no_kernel, ""), errc::not_supported));
 }
 
 TEST(device, of_another_name_is_an_error_that_lists_those_that_there_are) {
   fake_libraries two({"mlx5_0", "rxe0"});
-  const error why = thrown_by_opening(two, "mlx5_1");
-  EXPECT_EQ(why.code(), errc::not_supported);
-  EXPECT_TRUE(says(why, "no RDMA device \"mlx5_1\"") && says(why, "this machine has: mlx5_0 rxe0")) << why.what();
+  const auto why = failure_to_open(two, "mlx5_1");
+  EXPECT_TRUE(failed_with(why, errc::not_supported, "no RDMA device \"mlx5_1\""));
+  EXPECT_TRUE(says(why, "this machine has: mlx5_0 rxe0"));
   EXPECT_EQ(two.contexts, 0);
 }
 
@@ -61,16 +52,16 @@ TEST(device, without_connections_is_passed_over_and_says_what_reaches_it) {
   fake_libraries two({"efa_0", "mlx5_0"});
   two.lose_connections("efa_0");
   EXPECT_EQ(device(two, "").name(), "mlx5_0");
-  const error named = thrown_by_opening(two, "efa_0");
-  EXPECT_EQ(named.code(), errc::not_supported);
-  EXPECT_TRUE(says(named, "efa_0: it has no reliable connections") && says(named, "\"fabric:efa\"")) << named.what();
-  EXPECT_TRUE(says(error(errc::closed, describe_devices(two).at(0).why_not), "fabric:efa"));
+  const auto named = failure_to_open(two, "efa_0");
+  EXPECT_TRUE(failed_with(named, errc::not_supported, "efa_0: it has no reliable connections"));
+  EXPECT_TRUE(says(named, "\"fabric:efa\""));
+  EXPECT_TRUE(test::contains(describe_devices(two).at(0).why_not, "fabric:efa"));
 
   fake_libraries alone({"efa_0"});
   alone.lose_connections("efa_0");
-  const error why = thrown_by_opening(alone, "");
-  EXPECT_EQ(why.code(), errc::not_supported);
-  EXPECT_TRUE(says(why, "no RDMA device is ready") && says(why, "efa_0 has no reliable connections")) << why.what();
+  const auto why = failure_to_open(alone, "");
+  EXPECT_TRUE(failed_with(why, errc::not_supported, "no RDMA device is ready"));
+  EXPECT_TRUE(says(why, "efa_0 has no reliable connections"));
   EXPECT_EQ(two.contexts + alone.contexts, 0);
 }
 
@@ -131,14 +122,12 @@ TEST(device, whose_ports_carry_less_than_a_trailer_carries_no_message) {
     auto ends = co_await when_all(home.connect(std::string(from.address())), from.accept());
     net::connection& client = std::get<0>(ends);
     auto message = co_await home.pool().allocate(1);
-    const auto sent = co_await as_result(client.send(message));
-    EXPECT_EQ(sent ? std::error_code() : sent.error().code(), errc::message_too_large);
+    EXPECT_EQ(co_await test::code_of(client.send(message)), errc::message_too_large);
     net::stream over(std::move(client));
-    const auto written = co_await as_result(over.write_some(std::as_bytes(std::span("x", 1))));
-    EXPECT_TRUE(!written && says(written.error(), "carries only empty messages"));
+    const auto written = co_await test::failure_of(over.write_some(std::as_bytes(std::span("x", 1))));
+    EXPECT_TRUE(says(written, "carries only empty messages"));
   };
-  executor running;
-  running.run(root());
+  test::run(root);
 }
 
 TEST(list_of_devices, says_of_each_what_it_can_do) {
@@ -219,11 +208,10 @@ TEST(list_of_devices, says_of_an_iwarp_device_without_windows_what_it_lacks) {
 }
 
 TEST(list_of_devices, says_why_one_cannot_be_opened_and_goes_on_with_the_others) {
-  fake_libraries two({"mlx5_0", "mlx5_1"});
-  two.failures = {{"open_device", EACCES}};
+  fake_libraries two({"mlx5_0", "mlx5_1"}, {{"open_device", EACCES}});
   const auto found = describe_devices(two);
   ASSERT_EQ(found.size(), 2U);
-  EXPECT_NE(found[0].why_not.find("/dev/infiniband/"), std::string::npos) << found[0].why_not;
+  EXPECT_TRUE(test::contains(found[0].why_not, "/dev/infiniband/")) << found[0].why_not;
   EXPECT_FALSE(found[0].rdma);
   EXPECT_TRUE(found[1].rdma);
 }
@@ -245,8 +233,7 @@ TEST(list_of_fabrics, opens_each_that_needs_no_device) {
 }
 
 TEST(device, without_a_name_is_the_first_that_is_ready) {
-  fake_libraries two({"mlx5_0", "rxe0"});
-  two.failures = {{"open_device", EACCES}};
+  fake_libraries two({"mlx5_0", "rxe0"}, {{"open_device", EACCES}});
   const device opened(two, "");
   EXPECT_EQ(opened.name(), "rxe0");
   EXPECT_EQ(opened.max_message_bytes(), 1u << 20);
@@ -257,17 +244,16 @@ TEST(device, that_this_user_may_not_open_is_told_from_one_that_is_not_ready) {
   fake_libraries one({"rxe0"});
   for (const char* name : {"", "rxe0"}) {
     one.failures = {{"open_device", EACCES}};
-    const error why = thrown_by_opening(one, name);
-    EXPECT_TRUE(says(why, "Permission denied") && says(why, "may this user open /dev/infiniband/")) << why.what();
+    const auto why = failure_to_open(one, name);
+    EXPECT_TRUE(says(why, "Permission denied"));
+    EXPECT_TRUE(says(why, "may this user open /dev/infiniband/"));
   }
 }
 
 // rdma-core says so where it may not open the file.
 TEST(device, whose_file_seems_to_be_missing_may_be_forbidden) {
-  fake_libraries one({"rxe0"});
-  one.failures = {{"open_device", ENOENT}};
-  const error why = thrown_by_opening(one, "rxe0");
-  EXPECT_TRUE(says(why, "there, and may this user open it?)")) << why.what();
+  fake_libraries one({"rxe0"}, {{"open_device", ENOENT}});
+  EXPECT_TRUE(says(failure_to_open(one, "rxe0"), "there, and may this user open it?)"));
 }
 
 TEST(device, is_ready_that_can_be_opened_and_has_an_active_port) {
@@ -282,15 +268,13 @@ TEST(device, is_ready_that_can_be_opened_and_has_an_active_port) {
 }
 
 TEST(device, that_only_the_kernel_knows_is_told_from_none) {
-  std::string directory = testing::TempDir() + "weft-infiniband-XXXXXX";
-  ASSERT_NE(::mkdtemp(directory.data()), nullptr);
-  EXPECT_EQ(words_for_no_device(directory), "this machine has no RDMA device: see rdma-link(8)");
-  EXPECT_EQ(words_for_no_device(directory + "/none"), "this machine has no RDMA device: see rdma-link(8)");
-  for (const char* name : {"mlx5_1", "mlx5_0"}) std::filesystem::create_directory(directory + "/" + name);
-  const std::string words = words_for_no_device(directory);
+  const test::temporary_directory directory;
+  EXPECT_EQ(words_for_no_device(directory.path()), "this machine has no RDMA device: see rdma-link(8)");
+  EXPECT_EQ(words_for_no_device(directory / "none"), "this machine has no RDMA device: see rdma-link(8)");
+  for (const char* name : {"mlx5_1", "mlx5_0"}) std::filesystem::create_directory(directory / name);
+  const std::string words = words_for_no_device(directory.path());
   EXPECT_TRUE(words.starts_with("the kernel has mlx5_0 mlx5_1, but there is no file for it in /dev/infiniband:"))
       << words;
-  std::filesystem::remove_all(directory);
 }
 
 // What "auto" makes of such a machine. `second_best` is in the place of iWARP.
@@ -302,25 +286,18 @@ net::device opened_automatically(fake_libraries& libraries, fake_libraries* seco
   return net::open_found(std::move(found));
 }
 
-std::string words_of_opening_automatically(fake_libraries& libraries) {
-  try {
-    return std::string(opened_automatically(libraries).name()) + " was opened";
-  } catch (const error& why) {
-    EXPECT_EQ(why.code(), errc::not_supported) << why.what();
-    return why.what();
-  }
+std::optional<error> failure_to_open_automatically(fake_libraries& libraries) {
+  return test::failure_thrown_by([&] { return opened_automatically(libraries); });
 }
 
 TEST(automatic_device, is_the_second_best_where_no_rdma_device_is_ready_and_says_what_it_has_passed_over) {
-  fake_libraries two({"mlx5_0", "rxe0"});
-  two.failures = {{"open_device", EACCES}};
+  fake_libraries two({"mlx5_0", "rxe0"}, {{"open_device", EACCES}});
   two.port_state = IBV_PORT_DOWN;
   fake_libraries other({"other0"});
   const net::device home = opened_automatically(two, &other);
   EXPECT_EQ(home.name(), "verbs:other0");
-  const std::string words(home.passed_over());
-  EXPECT_NE(words.find("mlx5_0 cannot be opened: Permission denied"), std::string::npos) << words;
-  EXPECT_NE(words.find("rxe0"), std::string::npos) << words;
+  EXPECT_TRUE(test::contains(home.passed_over(), "mlx5_0 cannot be opened: Permission denied")) << home.passed_over();
+  EXPECT_TRUE(test::contains(home.passed_over(), "rxe0")) << home.passed_over();
   EXPECT_EQ(two.contexts, 0);
 }
 
@@ -330,7 +307,7 @@ TEST(automatic_device, is_the_second_best_where_the_only_rdma_device_has_no_conn
   fake_libraries other({"other0"});
   const net::device home = opened_automatically(efa, &other);
   EXPECT_EQ(home.name(), "verbs:other0");
-  EXPECT_NE(home.passed_over().find("fabric:efa"), std::string::npos) << home.passed_over();
+  EXPECT_TRUE(test::contains(home.passed_over(), "fabric:efa")) << home.passed_over();
 }
 
 TEST(automatic_device, has_passed_nothing_over_where_there_is_no_rdma_device) {
@@ -343,19 +320,19 @@ TEST(automatic_device, has_passed_nothing_over_where_there_is_no_rdma_device) {
 
 TEST(automatic_device, is_an_error_in_words_where_nothing_is_ready_and_the_build_has_no_iwarp) {
   fake_libraries none({});
-  EXPECT_EQ(words_of_opening_automatically(none),
+  const auto lacking = failure_to_open_automatically(none);
+  EXPECT_TRUE(failed_with(lacking, errc::not_supported));
+  EXPECT_EQ(test::words_of(lacking),
             "this machine has no RDMA device, and this build has no iwarp (the CMake option WEFT_WITH_IWARP): not "
             "supported");
-  fake_libraries one({"rxe0"});
-  one.failures = {{"open_device", EACCES}};
-  const std::string words = words_of_opening_automatically(one);
-  EXPECT_NE(words.find("Permission denied"), std::string::npos) << words;
-  EXPECT_NE(words.find("WEFT_WITH_IWARP"), std::string::npos) << words;
+  fake_libraries one({"rxe0"}, {{"open_device", EACCES}});
+  const auto forbidden = failure_to_open_automatically(one);
+  EXPECT_TRUE(failed_with(forbidden, errc::not_supported, "Permission denied"));
+  EXPECT_TRUE(says(forbidden, "WEFT_WITH_IWARP"));
 }
 
 TEST(automatic_device, is_the_rdma_device_that_is_ready) {
-  fake_libraries two({"mlx5_0", "rxe0"});
-  two.failures = {{"open_device", EACCES}};
+  fake_libraries two({"mlx5_0", "rxe0"}, {{"open_device", EACCES}});
   {
     const net::device home = opened_automatically(two);
     EXPECT_EQ(home.name(), "verbs:rxe0");
@@ -365,20 +342,14 @@ TEST(automatic_device, is_the_rdma_device_that_is_ready) {
 }
 
 TEST(automatic_device, is_an_error_where_one_that_is_ready_fails) {
-  fake_libraries one({"rxe0"});
-  one.failures = {{"alloc_pd", ENOMEM}};
-  try {
-    const net::device home = opened_automatically(one);
-    ADD_FAILURE() << home.name() << " in its place";
-  } catch (const error& why) {
-    EXPECT_EQ(why.code(), std::errc::not_enough_memory) << why.what();
-  }
+  fake_libraries one({"rxe0"}, {{"alloc_pd", ENOMEM}});
+  EXPECT_TRUE(failed_with(failure_to_open_automatically(one), std::errc::not_enough_memory));
 }
 
 TEST(device, with_its_cable_out_is_passed_over_but_can_be_asked_for_by_name) {
   fake_libraries one({"rxe0"});
   one.port_state = IBV_PORT_DOWN;
-  EXPECT_EQ(thrown_by_opening(one, "").code(), errc::not_supported);
+  EXPECT_TRUE(failed_with(failure_to_open(one, ""), errc::not_supported));
   EXPECT_EQ(one.contexts, 0);
   EXPECT_EQ(device(one, "rxe0").name(), "rxe0");
 }
@@ -389,17 +360,12 @@ class addressed_libraries final : public test::fake_libraries {
   addressed_libraries() : fake_libraries({"mlx5_0", "rxe0"}) {}
   int query_port(ibv_context* context, std::uint8_t port, ibv_port_attr* found) noexcept override {
     const int result = fake_libraries::query_port(context, port, found);
-    found->gid_tbl_len = 1;
     if (is_second(context)) found->state = IBV_PORT_DOWN;
     if (!is_second(context)) found->max_msg_sz = 1u << 30;
     return result;
   }
-  int query_gid(ibv_context* context, std::uint8_t, int, ibv_gid* found) noexcept override {
-    *found = ibv_gid{};
-    found->raw[10] = found->raw[11] = 0xFF;
-    found->raw[12] = 10;
-    found->raw[15] = is_second(context) ? 2 : 1;
-    return 0;
+  int query_gid(ibv_context* context, std::uint8_t, int index, ibv_gid* found) noexcept override {
+    return fake_libraries::query_gid(context, is_second(context) ? 2 : 1, index, found);
   }
 
  private:
@@ -414,18 +380,16 @@ TEST(device, can_be_asked_for_by_an_address_of_its) {
     EXPECT_EQ(opened.max_message_bytes(), 1u << 20);  // and not that of the one that was looked at before
   }
   EXPECT_EQ(device(two, "10.0.0.1").name(), "mlx5_0");
-  const error why = thrown_by_opening(two, "10.0.0.3");
-  EXPECT_EQ(why.code(), errc::not_supported);
-  EXPECT_TRUE(says(why, "no RDMA device has the address 10.0.0.3")) << why.what();
+  EXPECT_TRUE(
+      failed_with(failure_to_open(two, "10.0.0.3"), errc::not_supported, "no RDMA device has the address 10.0.0.3"));
   EXPECT_EQ(two.contexts, 0);
 }
 
 TEST(device, that_fails_to_open_at_any_step_leaves_nothing_behind) {
   for (const char* step : {"open_device", "query_device", "query_port", "set_nonblocking", "alloc_pd"}) {
-    fake_libraries one({"rxe0"});
-    one.failures = {{step, EMFILE}};
-    const error why = thrown_by_opening(one, "rxe0");
-    EXPECT_EQ(why.code().value(), EMFILE) << step;
+    fake_libraries one({"rxe0"}, {{step, EMFILE}});
+    const auto code = test::code_thrown_by([&] { const device opened(one, "rxe0"); });
+    EXPECT_EQ(code.value(), EMFILE) << step;
     EXPECT_EQ(one.contexts, 0) << step;
     EXPECT_EQ(one.domains, 0) << step;
   }
@@ -496,72 +460,6 @@ TEST(traits, know_rxe_by_its_vendor_and_not_by_its_name) {
   EXPECT_FALSE(traits.invalidates_windows_well || traits.reuses_windows());
   EXPECT_TRUE(traits.messages_wait_for_receives && traits.completes_in_order && traits.completes_on_answer);
   EXPECT_EQ(traits.invalidated_flags, unsigned{IBV_WC_WITH_INV} | unsigned{IBV_WC_IP_CSUM_OK});
-}
-
-class verbs_domain : public ::testing::Test {
- protected:
-  mr::registration add(mr::usage uses) { return memory_domain->register_now(memory, {.usage = uses}); }
-
-  fake_libraries libraries{{"rxe0"}};
-  std::shared_ptr<device> home = std::make_shared<device>(libraries, "");
-  std::shared_ptr<verbs::domain> memory_domain = std::make_shared<verbs::domain>(home);
-  std::vector<std::byte> memory = std::vector<std::byte>(100);
-};
-
-TEST_F(verbs_domain, asks_for_the_rights_that_a_usage_needs_and_no_others) {
-  const struct {
-    mr::usage uses;
-    unsigned rights;
-  } expected[] = {
-      {mr::usage::send, 0},
-      {mr::usage::recv, IBV_ACCESS_LOCAL_WRITE},
-      {mr::usage::read_src, IBV_ACCESS_REMOTE_READ},
-      {mr::usage::write_dst, IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_LOCAL_WRITE},  // EINVAL without the latter
-      {mr::usage::atomic_dst, IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_LOCAL_WRITE},
-      {mr::usage::bind_window, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND},
-  };
-  for (const auto& [uses, rights] : expected) {
-    mr::registration made = add(uses);
-    EXPECT_EQ(libraries.registrations.back().access, rights) << to_string(uses);
-    EXPECT_EQ(made.remote_key != 0, overlaps(uses, mr::peer_usages)) << to_string(uses);
-    memory_domain->deregister_now(made);
-  }
-  EXPECT_EQ(libraries.regions, 0);
-}
-
-TEST_F(verbs_domain, that_runs_out_of_lockable_memory_says_what_to_do) {
-  libraries.failures = {{"reg_mr", ENOMEM}};
-  EXPECT_EQ(test::code_thrown_by([&] { static_cast<void>(add(mr::usage::send)); }), errc::no_memory);
-  libraries.failures = {{"reg_mr", EFAULT}};
-  EXPECT_EQ(test::code_thrown_by([&] { static_cast<void>(add(mr::usage::send)); }).value(), EFAULT);
-  EXPECT_EQ(libraries.regions, 0);
-}
-
-TEST_F(verbs_domain, finds_the_region_for_a_window_by_its_record_whatever_others_of_the_same_memory_there_are) {
-  const auto record_of = [](const mr::registration& made) {
-    mr::memory_record record;
-    record.registration = made;
-    return record;
-  };
-  constexpr auto writable = mr::access::bind_window | mr::access::local_write;
-  mr::registration plain = add(mr::usage::send);
-  EXPECT_EQ(memory_domain->find(record_of(plain), writable), nullptr);
-  mr::registration open = add(mr::usage::bind_window);
-  mr::registration younger = add(mr::usage::bind_window);
-  for (const mr::registration* each : {&open, &younger}) {
-    const ibv_mr* const found = memory_domain->find(record_of(*each), writable);
-    ASSERT_NE(found, nullptr);
-    EXPECT_EQ(found->lkey, each->local_key);
-  }
-  EXPECT_EQ(memory_domain->find(record_of(plain), writable), nullptr);
-  memory_domain->deregister_now(open);
-  memory_domain->deregister_now(younger);
-  memory_domain->deregister_now(plain);
-}
-
-TEST_F(verbs_domain, pins_and_cannot_choose_keys) {
-  EXPECT_TRUE(memory_domain->pins());
-  EXPECT_FALSE(memory_domain->capabilities().requested_key);
 }
 
 struct sink final : completion_sink {
@@ -728,18 +626,17 @@ TEST(words, tell_a_vanished_peer_from_a_refused_access_and_from_one_that_does_no
 
 TEST(words, tell_why_a_peer_has_rejected) {
   cm_event what{.type = RDMA_CM_EVENT_REJECTED, .status = 8};
-  EXPECT_EQ(failure_of(what, "RDMA connection").code().value(), ECONNREFUSED);
+  const auto failure = [&] { return failure_of(what, "RDMA connection"); };
+  EXPECT_EQ(failure().code().value(), ECONNREFUSED);
   what.status = 28;
-  EXPECT_EQ(failure_of(what, "RDMA connection").code(), errc::peer_rejected);
+  EXPECT_EQ(failure().code(), errc::peer_rejected);
   what.private_data = {std::byte{'n'}, std::byte{'o'}};
   what.private_bytes = 148;
-  EXPECT_TRUE(says(failure_of(what, "RDMA connection"), "the peer says \"no\""));
+  EXPECT_TRUE(says(failure(), "the peer says \"no\""));
   std::memcpy(what.private_data.data(), no_receives_left.data(), no_receives_left.size());
-  EXPECT_EQ(failure_of(what, "RDMA connection").code(), std::errc::no_buffer_space);
-  EXPECT_TRUE(says(failure_of(what, "RDMA connection"), "the peer has no receives left"));
+  EXPECT_TRUE(failed_with(failure(), std::errc::no_buffer_space, "the peer has no receives left"));
   std::memcpy(what.private_data.data(), no_places_left.data(), no_places_left.size());
-  EXPECT_EQ(failure_of(what, "RDMA connection").code(), std::errc::no_buffer_space);
-  EXPECT_TRUE(says(failure_of(what, "RDMA connection"), "the peer has its maximum of connections"));
+  EXPECT_TRUE(failed_with(failure(), std::errc::no_buffer_space, "the peer has its maximum of connections"));
 }
 
 }  // namespace

@@ -17,7 +17,8 @@ namespace weft::test {
 /// Counts what is made and destroyed, and keeps what it was told.
 class fake_libraries : public net::verbs::rdma_calls {
  public:
-  explicit fake_libraries(const std::vector<std::string>& names) {
+  explicit fake_libraries(const std::vector<std::string>& names, std::map<std::string, int> failing = {})
+      : failures(std::move(failing)) {
     for (const std::string& name : names) {
       auto device = std::make_unique<ibv_device>();
       std::strncpy(device->name, name.c_str(), sizeof device->name - 1);
@@ -101,17 +102,11 @@ class fake_libraries : public net::verbs::rdma_calls {
   }
   void free_device_list(ibv_device**) noexcept override {}
   int open_device(ibv_device* which, ibv_context** opened) noexcept override {
-    if (const int failure = failure_of("open_device"); failure != 0) return failure;
-    ++contexts;
-    *opened = new ibv_context{};
-    (*opened)->device = which;
-    return 0;
+    const int result = make("open_device", contexts, opened);
+    if (result == 0) (*opened)->device = which;
+    return result;
   }
-  int close_device(ibv_context* context) noexcept override {
-    --contexts;
-    delete context;
-    return 0;
-  }
+  int close_device(ibv_context* context) noexcept override { return destroy(contexts, context); }
   int query_device(ibv_context*, ibv_device_attr* found) noexcept override {
     *found = limits;
     return failure_of("query_device");
@@ -140,17 +135,8 @@ class fake_libraries : public net::verbs::rdma_calls {
     found->raw[15] = port;
     return failure_of("query_gid");
   }
-  int alloc_pd(ibv_context*, ibv_pd** made) noexcept override {
-    if (const int failure = failure_of("alloc_pd"); failure != 0) return failure;
-    ++domains;
-    *made = new ibv_pd{};
-    return 0;
-  }
-  int dealloc_pd(ibv_pd* pd) noexcept override {
-    --domains;
-    delete pd;
-    return 0;
-  }
+  int alloc_pd(ibv_context*, ibv_pd** made) noexcept override { return make("alloc_pd", domains, made); }
+  int dealloc_pd(ibv_pd* pd) noexcept override { return destroy(domains, pd); }
   int reg_mr(ibv_pd* pd, void* memory, std::size_t bytes, std::uint64_t iova, unsigned access,
              ibv_mr** made) noexcept override {
     if (const int failure = failure_of("reg_mr"); failure != 0) return failure;
@@ -158,13 +144,14 @@ class fake_libraries : public net::verbs::rdma_calls {
     ++regions;
     registrations.push_back({iova, access});
     last_range = {memory, bytes};
-    auto* const region = new ibv_mr{};
-    region->pd = pd;
-    region->addr = memory;
-    region->length = bytes;
-    region->lkey = 100 + static_cast<unsigned>(registrations.size());
-    region->rkey = 200 + static_cast<unsigned>(registrations.size());
-    *made = region;
+    const auto number = static_cast<unsigned>(registrations.size());
+    *made = new ibv_mr{.context = {},
+                       .pd = pd,
+                       .addr = memory,
+                       .length = bytes,
+                       .handle = 0,
+                       .lkey = 100 + number,
+                       .rkey = 200 + number};
     return 0;
   }
   int reg_dmabuf_mr(ibv_pd* pd, std::uint64_t offset, std::size_t bytes, std::uint64_t iova, int fd, unsigned access,
@@ -189,46 +176,25 @@ class fake_libraries : public net::verbs::rdma_calls {
   }
   int dereg_mr(ibv_mr* region) noexcept override {
     if (const int failure = failure_of("dereg_mr"); failure != 0) return failure;
-    --regions;
-    delete region;
-    return 0;
+    return destroy(regions, region);
   }
   int alloc_mw(ibv_pd*, ibv_mw_type type, ibv_mw** made) noexcept override {
-    if (const int failure = failure_of("alloc_mw"); failure != 0) return failure;
-    ++windows;
-    *made = new ibv_mw{};
-    (*made)->type = type;
-    return 0;
+    const int result = make("alloc_mw", windows, made);
+    if (result == 0) (*made)->type = type;
+    return result;
   }
-  int dealloc_mw(ibv_mw* window) noexcept override {
-    --windows;
-    delete window;
-    return 0;
-  }
+  int dealloc_mw(ibv_mw* window) noexcept override { return destroy(windows, window); }
   int set_nonblocking(int) noexcept override { return failure_of("set_nonblocking"); }
   int create_comp_channel(ibv_context*, ibv_comp_channel** made) noexcept override {
-    if (const int failure = failure_of("create_comp_channel"); failure != 0) return failure;
-    ++contexts;
-    *made = new ibv_comp_channel{};
-    return 0;
+    return make("create_comp_channel", contexts, made);
   }
-  int destroy_comp_channel(ibv_comp_channel* channel) noexcept override {
-    --contexts;
-    delete channel;
-    return 0;
-  }
+  int destroy_comp_channel(ibv_comp_channel* channel) noexcept override { return destroy(contexts, channel); }
   int create_cq(ibv_context*, int entries, ibv_comp_channel*, ibv_cq** made) noexcept override {
-    if (const int failure = failure_of("create_cq"); failure != 0) return failure;
-    ++contexts;
-    *made = new ibv_cq{};
-    (*made)->cqe = entries;
-    return 0;
+    const int result = make("create_cq", contexts, made);
+    if (result == 0) (*made)->cqe = entries;
+    return result;
   }
-  int destroy_cq(ibv_cq* queue) noexcept override {
-    --contexts;
-    delete queue;
-    return 0;
-  }
+  int destroy_cq(ibv_cq* queue) noexcept override { return destroy(contexts, queue); }
   int req_notify_cq(ibv_cq*) noexcept override {
     ++arms;
     return failure_of("req_notify_cq");
@@ -258,6 +224,19 @@ class fake_libraries : public net::verbs::rdma_calls {
     const int failure = found->second;
     failures.erase(found);
     return -failure;
+  }
+  template <class Object>
+  int make(const std::string& name, int& count, Object** made) {
+    if (const int failure = failure_of(name); failure != 0) return failure;
+    ++count;
+    *made = new Object{};
+    return 0;
+  }
+  template <class Count, class Object>
+  int destroy(Count& count, Object* gone) {
+    --count;
+    delete gone;
+    return 0;
   }
 
   std::vector<std::unique_ptr<ibv_device>> devices_;

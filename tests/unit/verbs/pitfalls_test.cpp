@@ -4,14 +4,12 @@
 #include <weft/net/link/transport.hpp>
 #include <weft/net/verbs/executor_state.hpp>
 #include <weft/net/verbs/transport.hpp>
-#include <weft/weft.hpp>
 
 #include <future>
 #include <map>
 
 #include "kit/other_thread.hpp"
 #include "kit/tell.hpp"
-#include "kit/test.hpp"
 #include "rxe.hpp"
 
 namespace weft::net::verbs {
@@ -21,30 +19,22 @@ using namespace std::chrono_literals;
 
 class verbs_pitfalls : public rxe_test {
  protected:
-  /// Runs `client(connection, remote)` against a peer that exposes 4096 bytes and then waits for the end.
+  /// Runs `client(device, connection, remote)` against a peer that exposes 4096 bytes and then waits for the end.
   template <class Client>
   static void run(rdma_calls& libraries, Client client) {
     net::device home = net::device::open(open_transport(device_name, libraries));
-    const auto serving = [&home](net::listener& from) -> task<> {
-      auto request = co_await from.next();
-      auto peer = co_await request->accept();
+    const auto serve = [&home](connection& peer) -> task<> {
       auto memory = co_await home.pool().allocate(4096);
       const auto open = co_await peer.expose(std::move(memory), open_wide);
       co_await test::tell(peer, home.pool(), open.remote());
       static_cast<void>(co_await as_result(peer.recv()));
       static_cast<void>(co_await as_result(peer.close()));  // before the exposure ends
     };
-    const auto asking = [&home, &client](net::listener& from) -> task<> {
-      auto peer = co_await home.connect(std::string(from.address()));
+    const auto ask = [&home, &client](connection& peer) -> task<> {
       const auto there = co_await test::hear_region(peer);
       co_await client(home, peer, there);
     };
-    const auto root = [&]() -> task<> {
-      net::listener from = co_await home.listen(any_address);
-      co_await when_all(serving(from), asking(from));
-    };
-    executor running;
-    running.run(with_timeout(60s, root()));
+    meet(home, home, serve, ask);
   }
 };
 
@@ -93,12 +83,9 @@ TEST_F(verbs_pitfalls, a_post_that_the_device_takes_in_part_ends_what_it_took_an
   run(libraries, client);
 }
 
-// Notes how connections are set up, and in what order they are taken down.
-class watching_libraries final : public rdma_calls {
+// Notes in what order connections are taken down.
+class watched_destruction final : public rdma_calls {
  public:
-  std::vector<rdma_conn_param> parameters;
-  std::vector<ibv_qp_attr> ready_to_receive;
-  std::vector<ibv_qp_attr> ready_to_send;
   int windows_left_to_a_queue_pair = 0;
   int queue_pairs_left_to_a_queue = 0;
   int left_to_a_domain = 0;
@@ -106,20 +93,6 @@ class watching_libraries final : public rdma_calls {
   int regions = 0;
   int bound = 0;
 
-  int connect(rdma_cm_id* id, rdma_conn_param* wanted) noexcept override {
-    return note(*wanted), rdma_calls::connect(id, wanted);
-  }
-  int accept(rdma_cm_id* id, rdma_conn_param* wanted) noexcept override {
-    return note(*wanted), rdma_calls::accept(id, wanted);
-  }
-  int modify_qp(ibv_qp* pair, ibv_qp_attr* wanted, int mask) noexcept override {
-    {
-      const std::lock_guard lock(mutex_);
-      if (wanted->qp_state == IBV_QPS_RTR) ready_to_receive.push_back(*wanted);
-      if (wanted->qp_state == IBV_QPS_RTS) ready_to_send.push_back(*wanted);
-    }
-    return rdma_calls::modify_qp(pair, wanted, mask);
-  }
   int post_send(ibv_qp* pair, ibv_send_wr* first, ibv_send_wr** refused) noexcept override {
     const std::lock_guard lock(mutex_);
     for (const ibv_send_wr* item = first; item != nullptr; item = item->next) {
@@ -164,10 +137,6 @@ class watching_libraries final : public rdma_calls {
   }
 
  private:
-  void note(const rdma_conn_param& wanted) {
-    const std::lock_guard lock(mutex_);
-    parameters.push_back(wanted);
-  }
   int add(int& counter, int result) noexcept {
     const std::lock_guard lock(mutex_);
     if (result == 0) ++counter;
@@ -179,7 +148,7 @@ class watching_libraries final : public rdma_calls {
 };
 
 TEST_F(verbs_pitfalls, no_depth_of_reads_no_timer_and_no_count_of_retries_is_left_at_what_it_happens_to_be) {
-  watching_libraries libraries;
+  watched_set_ups libraries;
   run(libraries, [](net::device&, net::connection&, const mr::remote_region&) -> task<> { co_return; });
   ASSERT_EQ(libraries.parameters.size(), 2u);
   for (const rdma_conn_param& item : libraries.parameters) {
@@ -199,15 +168,18 @@ TEST_F(verbs_pitfalls, no_depth_of_reads_no_timer_and_no_count_of_retries_is_lef
   }
   ASSERT_EQ(libraries.ready_to_send.size(), 2u);
   for (const ibv_qp_attr& item : libraries.ready_to_send) {
-    EXPECT_LE(item.retry_cnt, 6);  // 7 is for ever, with rxe
-    EXPECT_GT(item.timeout, 0);    // 0 is for ever
-    EXPECT_LT(item.timeout, 20);
+    EXPECT_EQ(item.retry_cnt, 6);  // 7 is for ever, with rxe
+    EXPECT_EQ(item.rnr_retry, 7);
     EXPECT_GT(item.max_rd_atomic, 0);
+    // Silence for as long as all of them take is noticed within half of dead_peer_after.
+    const auto each = std::chrono::nanoseconds(4096) * (std::int64_t{1} << item.timeout);
+    EXPECT_GE(item.timeout, 10);  // 0 is for ever
+    EXPECT_LE(each * (item.retry_cnt + 1) * 2, connection_options().dead_peer_after);
   }
 }
 
 TEST_F(verbs_pitfalls, windows_go_before_their_queue_pair_and_that_before_its_queue_and_all_before_the_domain) {
-  watching_libraries libraries;
+  watched_destruction libraries;
   run(libraries, [](net::device& home, net::connection& peer, const mr::remote_region& there) -> task<> {
     auto memory = co_await home.pool().allocate(4096);
     co_await peer.write(memory, there);

@@ -10,6 +10,7 @@
 #include <fcntl.h>
 
 #include "kit/disk_file.hpp"
+#include "kit/failure.hpp"
 #include "kit/test.hpp"
 #include "mr/support.hpp"
 #include "verbs/fake_device.hpp"
@@ -44,7 +45,17 @@ class verbs_registration : public ::testing::Test {
     memory_domain->deregister_now(made);
     return libraries.registrations.back().access;
   }
+  /// Registers memory that peers are to flush, as a region does.
+  auto register_for_flushes(std::span<std::byte> bytes, bool on_demand, bool disabled = false) {
+    auto state = memory_domain->borrow(bytes);
+    const mr::registration_options wanted{.usage = flushed, .disabled = disabled, .on_demand = on_demand};
+    memory_domain->prepare(*state, wanted);
+    state->register_now();
+    return state;
+  }
   std::uintptr_t address() const { return reinterpret_cast<std::uintptr_t>(memory.data()); }
+
+  static constexpr mr::usage flushed = mr::usage::write_dst | mr::usage::flush_persistent;
 
   fake_libraries libraries{{"rxe0"}};
   ibv_mr* find(const mr::registration& made, mr::access rights) const {
@@ -204,59 +215,42 @@ TEST_F(verbs_registration, on_demand_is_tried_again_where_the_mapping_has_change
 TEST_F(verbs_registration, for_persistent_flushes_is_of_memory_that_is_paged_on_demand) {
   if (!test::disk_file::is_possible()) GTEST_SKIP() << "the directory of the build is not on a disk";
   const test::disk_file file(4096);
-  const mr::mapping pages = file.mapped(4096);
-  const auto register_pages = [&](bool on_demand, bool disabled = false) {
-    const auto state = memory_domain->borrow(std::span(pages.data(), pages.size()));
-    mr::registration_options wanted{.usage = mr::usage::write_dst | mr::usage::flush_persistent};
-    wanted.on_demand = on_demand;
-    wanted.disabled = disabled;  // registered without rights for peers at first
-    memory_domain->prepare(*state, wanted);
-    state->register_now();
-  };
-  EXPECT_EQ(test::code_thrown_by([&] { register_pages(false); }), errc::not_supported);
+  const mr::mapping mapped = file.mapped(4096);
+  const std::span pages(mapped.data(), mapped.size());
+  const auto pinned = [&] { return register_for_flushes(pages, false); };
+  const auto disabled = [&] { return register_for_flushes(pages, false, true); };  // has no rights for peers at first
+  EXPECT_EQ(test::code_thrown_by(pinned), errc::not_supported);
   open_paging(~0u);
-  EXPECT_NE(test::words_thrown_by([&] { register_pages(false); }).find("needs on_demand"), std::string::npos);
-  EXPECT_EQ(test::code_thrown_by([&] { register_pages(false, true); }), errc::not_supported);
+  EXPECT_TRUE(test::contains(test::words_thrown_by(pinned), "needs on_demand"));
+  EXPECT_EQ(test::code_thrown_by(disabled), errc::not_supported);
   EXPECT_TRUE(libraries.registrations.empty());
-  register_pages(true);
+  static_cast<void>(register_for_flushes(pages, true));
   EXPECT_EQ(libraries.registrations.size(), 1u);
 }
 
 TEST_F(verbs_registration, for_persistent_flushes_is_of_dax_devices_where_the_device_flushes) {
   libraries.flushes = true;
   open_paging(~0u);
-  std::size_t places = 0;
-  const auto register_pages = [&](bool on_demand) {
-    const auto state = memory_domain->borrow(std::span(memory));
-    mr::registration_options wanted{.usage = mr::usage::write_dst | mr::usage::flush_persistent};
-    wanted.on_demand = on_demand;
-    memory_domain->prepare(*state, wanted);
-    state->register_now();
-    places = memory_domain->describe(*state, memory.size(), wanted.usage).places().size();
-  };
-  register_pages(false);
-  EXPECT_EQ(libraries.registrations.back().access,
-            IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_LOCAL_WRITE | access_flush_persistent);
-  EXPECT_EQ(places, 1u);  // none for the owner
+  const unsigned all_rights = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_LOCAL_WRITE | access_flush_persistent;
+  const auto pinned = [&] { return register_for_flushes(memory, false); };
+  const auto made = pinned();
+  EXPECT_EQ(libraries.registrations.back().access, all_rights);
+  EXPECT_EQ(memory_domain->describe(*made, memory.size(), flushed).places().size(), 1u);  // none for the owner
   // A disabled region has no rights for peers at first. Enabling it registers it anew, because the memory is looked at.
-  const auto state = memory_domain->borrow(std::span(memory));
-  const mr::registration_options wanted{.usage = mr::usage::write_dst | mr::usage::flush_persistent, .disabled = true};
-  memory_domain->prepare(*state, wanted);
-  state->register_now();
+  const auto state = register_for_flushes(memory, false, true);
   EXPECT_EQ(libraries.registrations.back().access, 0u);
   std::optional<mr::registration> item(state->registration);
-  memory_domain->reregister_now(item, *state, memory, {.usage = wanted.usage});
+  memory_domain->reregister_now(item, *state, memory, {.usage = flushed});
   state->registration = *item;
-  EXPECT_EQ(libraries.registrations.back().access,
-            IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_LOCAL_WRITE | access_flush_persistent);
+  EXPECT_EQ(libraries.registrations.back().access, all_rights);
   EXPECT_EQ(libraries.last_rereg, 0);
   libraries.not_dax = "its file 'log' is no DAX device";
-  EXPECT_NE(test::words_thrown_by([&] { register_pages(false); }).find("'log' is no DAX device; for other files"),
-            std::string::npos);
-  EXPECT_EQ(test::code_thrown_by([&] { register_pages(true); }), errc::not_supported);  // the owner needs a file
+  EXPECT_TRUE(test::contains(test::words_thrown_by(pinned), "'log' is no DAX device; for other files"));
+  const auto on_demand = [&] { return register_for_flushes(memory, true); };  // for which the owner needs a file
+  EXPECT_EQ(test::code_thrown_by(on_demand), errc::not_supported);
   libraries.not_dax.clear();
   libraries.failures["reg_mr"] = EINVAL;
-  EXPECT_NE(test::words_thrown_by([&] { register_pages(false); }).find("memmap="), std::string::npos);
+  EXPECT_TRUE(test::contains(test::words_thrown_by(pinned), "memmap="));
   EXPECT_EQ(access_of({.usage = mr::usage::write_dst}), unsigned{IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_LOCAL_WRITE});
 }
 
@@ -384,6 +378,62 @@ TEST_F(registration_of_a_gpu, that_fails_for_another_reason_is_an_error) {
   EXPECT_EQ(::fcntl(gpu->last_descriptor, F_GETFD), -1);
 }
 
+// ---- rights and limits ----
+
+using verbs_domain = verbs_registration;
+
+TEST_F(verbs_domain, asks_for_the_rights_that_a_usage_needs_and_no_others) {
+  const struct {
+    mr::usage uses;
+    unsigned rights;
+  } expected[] = {
+      {mr::usage::send, 0},
+      {mr::usage::recv, IBV_ACCESS_LOCAL_WRITE},
+      {mr::usage::read_src, IBV_ACCESS_REMOTE_READ},
+      {mr::usage::write_dst, IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_LOCAL_WRITE},  // EINVAL without the latter
+      {mr::usage::atomic_dst, IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_LOCAL_WRITE},
+      {mr::usage::bind_window, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND},
+  };
+  for (const auto& [uses, rights] : expected) {
+    mr::registration made = memory_domain->register_now(memory, {.usage = uses});
+    EXPECT_EQ(libraries.registrations.back().access, rights) << to_string(uses);
+    EXPECT_EQ(made.remote_key != 0, overlaps(uses, mr::peer_usages)) << to_string(uses);
+    memory_domain->deregister_now(made);
+  }
+  EXPECT_EQ(libraries.regions, 0);
+}
+
+TEST_F(verbs_domain, that_runs_out_of_lockable_memory_says_what_to_do) {
+  libraries.failures = {{"reg_mr", ENOMEM}};
+  EXPECT_EQ(refusal({.usage = mr::usage::send}), errc::no_memory);
+  libraries.failures = {{"reg_mr", EFAULT}};
+  EXPECT_EQ(refusal({.usage = mr::usage::send}).value(), EFAULT);
+  EXPECT_EQ(libraries.regions, 0);
+}
+
+TEST_F(verbs_domain, finds_the_region_for_a_window_by_its_record_whatever_others_of_the_same_memory_there_are) {
+  const auto add = [&](mr::usage uses) { return memory_domain->register_now(memory, {.usage = uses}); };
+  constexpr auto writable = mr::access::bind_window | mr::access::local_write;
+  mr::registration plain = add(mr::usage::send);
+  EXPECT_EQ(find(plain, writable), nullptr);
+  mr::registration older = add(mr::usage::bind_window);
+  mr::registration younger = add(mr::usage::bind_window);
+  for (const mr::registration* each : {&older, &younger}) {
+    const ibv_mr* const found = find(*each, writable);
+    ASSERT_NE(found, nullptr);
+    EXPECT_EQ(found->lkey, each->local_key);
+  }
+  EXPECT_EQ(find(plain, writable), nullptr);
+  memory_domain->deregister_now(older);
+  memory_domain->deregister_now(younger);
+  memory_domain->deregister_now(plain);
+}
+
+TEST_F(verbs_domain, pins_and_cannot_choose_keys) {
+  EXPECT_TRUE(memory_domain->pins());
+  EXPECT_FALSE(memory_domain->capabilities().requested_key);
+}
+
 TEST(fork, is_prepared_for_only_where_the_kernel_does_not_take_care_of_it) {
   for (const ibv_fork_status status : {IBV_FORK_UNNEEDED, IBV_FORK_ENABLED, IBV_FORK_DISABLED}) {
     fake_libraries libraries({"rxe0"});
@@ -402,11 +452,7 @@ class changed_registration : public verbs_registration {
       const auto all = std::span<std::byte>(memory);
       region = co_await memory_domain->register_memory(all.first(4096), before);
       made_before = static_cast<int>(libraries.registrations.size());
-      try {
-        co_await region.reregister(target, after);
-      } catch (const error& why) {
-        words = why.what();
-      }
+      words = co_await test::words_of(region.reregister(target, after));
     });
     return words;
   }

@@ -9,7 +9,6 @@
 
 #include <initializer_list>
 #include <latch>
-#include <semaphore>
 #include <set>
 
 #include "../../sim/loose_task.hpp"
@@ -18,6 +17,7 @@
 #include "kit/held_workers.hpp"
 #include "kit/scripted_test.hpp"
 #include "kit/test.hpp"
+#include "mr/support.hpp"
 #include "verbs/fake_device.hpp"
 
 namespace weft::net::verbs {
@@ -48,7 +48,14 @@ class patient_libraries final : public test::eventful_libraries {
   int break_failure = 0;        // of what takes a queue pair to ERR
   std::atomic<int> broken = 0;  // queue pairs that are there
 
-  void answer_all(ibv_wc_status status = IBV_WC_SUCCESS) { complete_all(status); }
+  void answer_all(ibv_wc_status status = IBV_WC_SUCCESS) {
+    const std::lock_guard lock(mutex_);
+    for (const std::uint64_t id : std::exchange(open_, {})) {
+      ibv_wc& what = completions.emplace_back();
+      what.wr_id = id;
+      what.status = status;
+    }
+  }
   [[nodiscard]] std::size_t windows() {
     const std::lock_guard lock(mutex_);
     return windows_.size();
@@ -94,7 +101,7 @@ class patient_libraries final : public test::eventful_libraries {
     if (wanted->qp_state != IBV_QPS_ERR) return 0;
     if (break_failure != 0) return -break_failure;
     ++broken;
-    if (!loses_requests) complete_all(IBV_WC_WR_FLUSH_ERR);
+    if (!loses_requests) answer_all(IBV_WC_WR_FLUSH_ERR);
     while (!receives_.empty()) end_receive(IBV_WC_WR_FLUSH_ERR);
     return 0;
   }
@@ -128,21 +135,11 @@ class patient_libraries final : public test::eventful_libraries {
  private:
   void end_receive(ibv_wc_status status) {
     const std::lock_guard lock(mutex_);
-    ibv_wc what{};
+    ibv_wc& what = completions.emplace_back();
     what.wr_id = receives_.front();
     what.status = status;
     what.opcode = IBV_WC_RECV;
     receives_.pop_front();
-    completions.push_back(what);
-  }
-  void complete_all(ibv_wc_status status) {
-    const std::lock_guard lock(mutex_);
-    for (const std::uint64_t id : std::exchange(open_, {})) {
-      ibv_wc what{};
-      what.wr_id = id;
-      what.status = status;
-      completions.push_back(what);
-    }
   }
 
   std::deque<ibv_mw> windows_;
@@ -200,6 +197,8 @@ class verbs_silence : public ::testing::Test {
   /// Runs `script(link)` with a link that has been heard from, just after a look of its timer.
   template <class Script>
   void with_link(Script script, std::chrono::milliseconds patience = dead_peer_after) {
+    events.ended_at.reset();
+    events.gone.reset();
     const auto root = [&]() -> task<> {
       auto pair = co_await make_endpoint(executor_state::of(home));
       const agreement agreed{.incoming_reads = 1, .outgoing_reads = 1, .dead_peer_after = patience};
@@ -214,8 +213,7 @@ class verbs_silence : public ::testing::Test {
       if (!events.gone.is_set()) link.abort("the test is over");
       co_await events.gone.wait();
     };
-    executor running({.workers = workers_, .clock = &time});
-    running.run(root());
+    test::run(root, {.workers = workers_, .clock = &time});
     EXPECT_EQ(libraries.pairs, 0);
   }
 
@@ -280,8 +278,6 @@ class verbs_silence : public ::testing::Test {
 
 TEST_F(verbs_silence, is_borne_for_as_long_as_was_promised_wherever_in_between_two_looks_it_begins) {
   for (const duration before : {duration(0ms), duration(1ms), duration(100ms), duration(between_looks - 1ms)}) {
-    events.ended_at.reset();
-    events.gone.reset();
     with_link([&](rdma_link& link) -> task<> {
       auto work = request_of(work_kind::write, 0, 64);
       co_await let_pass(before);
@@ -385,8 +381,6 @@ TEST_F(verbs_silence, is_broken_by_a_byte_where_the_peer_has_a_place_for_it) {
     EXPECT_EQ(libraries.last_length, 0u);  // no peer of weft's has told of one
   });
   landing = {.key = 77, .address = 4096};
-  events.ended_at.reset();
-  events.gone.reset();
   with_link([&](rdma_link&) -> task<> {
     co_await let_pass(between_looks);
     EXPECT_EQ(libraries.last_length, 1u);
@@ -403,8 +397,6 @@ TEST_F(verbs_silence, of_an_rnics_peer_that_has_just_been_connected_is_not_broke
   const auto opcodes_at_start = [&](landing_place where) {
     landing = where;
     libraries.opcodes.clear();
-    events.ended_at.reset();
-    events.gone.reset();
     std::vector<ibv_wr_opcode> begun;
     at_start = [&] { begun = libraries.opcodes; };
     with_link([&](rdma_link&) -> task<> { co_await let_pass(between_looks); });
@@ -423,8 +415,6 @@ class verbs_inline : public verbs_silence {
     home = std::make_shared<device>(libraries, "");
     memory = std::make_shared<domain>(home);
     libraries.inline_sizes_asked.clear();
-    events.ended_at.reset();
-    events.gone.reset();
     with_link(script);
   }
 };
@@ -460,26 +450,6 @@ TEST_F(verbs_inline, data_has_one_part_where_the_driver_may_copy_the_first_alone
   }
 }
 
-/// Workers that are done with each job before it has been submitted, so that no time passes meanwhile.
-class prompt_workers final : public worker_pool {
- public:
-  prompt_workers() : worker_pool(1) {}
-
-  void submit(weft::detail::worker_job& job) override {
-    class marker final : public weft::detail::worker_job {
-     public:
-      std::binary_semaphore reached{0};
-
-     private:
-      void run() noexcept override { reached.release(); }
-    };
-    worker_pool::submit(job);
-    marker behind_it;
-    worker_pool::submit(behind_it);
-    behind_it.reached.acquire();
-  }
-};
-
 class verbs_binding : public verbs_silence {
  protected:
   verbs_binding() { workers_ = &workers; }
@@ -506,7 +476,7 @@ class verbs_binding : public verbs_silence {
   }
 
  private:
-  prompt_workers workers;
+  test::held_workers workers;  // no time passes while they work
   std::array<std::byte, 64> bytes_{};
   mr::memory_record region_;
 };
@@ -564,7 +534,6 @@ TEST_F(verbs_disposal, leaves_an_executor_that_is_driven_from_outside_to_whoever
 // The peer's first message has come, and its set-up has been abandoned.
 TEST_F(verbs_disposal, does_not_use_the_id_that_a_worker_destroys) {
   test::held_workers workers(2);  // the first two jobs make a completion queue and the queue pair
-  executor running({.workers = &workers, .clock = &time});
   const auto root = [&]() -> task<> {
     std::unique_ptr<endpoint> pair = co_await make_endpoint(executor_state::of(home));
     ibv_async_event came{};
@@ -580,7 +549,7 @@ TEST_F(verbs_disposal, does_not_use_the_id_that_a_worker_destroys) {
     while (libraries.pairs != 0) co_await yield();
     for (int i = 0; i < 10; ++i) co_await yield();
   };
-  running.run(root());
+  test::run(root, {.workers = &workers, .clock = &time});
 }
 
 // From here to its end, no allocation succeeds on any thread.
@@ -636,7 +605,7 @@ TEST_F(verbs_disposal, of_windows_is_waited_for_by_whoever_takes_one_back) {
     gone = true;
     return 0;
   };
-  const auto root = [&]() -> task<> {
+  test::run([&]() -> task<> {
     auto pair = co_await make_endpoint(executor_state::of(home));
     co_await keep_window(*pair, 17);
     const auto take_back = [&]() -> task<> {
@@ -647,9 +616,7 @@ TEST_F(verbs_disposal, of_windows_is_waited_for_by_whoever_takes_one_back) {
       EXPECT_TRUE(gone);
     };
     co_await when_all(pair->destroy(), take_back());
-  };
-  executor running;
-  running.run(root());
+  });
 }
 
 // The key of a window of type 1 works on every connection of the device, whatever becomes of its own.
@@ -658,15 +625,13 @@ TEST_F(verbs_disposal, of_a_window_that_stays_open_to_other_peers_ends_the_proce
   home = std::make_shared<device>(libraries, "");
   const auto take_back = [&] {
     libraries.on_dealloc = [] { return -EBUSY; };
-    const auto root = [&]() -> task<> {
+    test::run([&]() -> task<> {
       auto pair = co_await make_endpoint(executor_state::of(home));
       co_await keep_window(*pair, 17);
       told who;
       pair->windows().revoke(17, who);
       co_await who.revoked_event.wait();
-    };
-    executor running;
-    running.run(root());
+    });
   };
   GTEST_FLAG_SET(death_test_style, "threadsafe");  // a copy of this process would have no workers
   EXPECT_DEATH(take_back(), "a memory window could not be deallocated");
@@ -675,12 +640,10 @@ TEST_F(verbs_disposal, of_a_window_that_stays_open_to_other_peers_ends_the_proce
 // Nobody has taken the queue pair of a set-up that has failed to ERR, and its peer may be connected.
 TEST_F(verbs_disposal, of_a_queue_pair_that_stays_keeps_it_from_memory_or_ends_the_process) {
   const auto set_up_in_vain = [&] {
-    const auto root = [&]() -> task<> {
+    test::run([&]() -> task<> {
       auto pair = co_await make_endpoint(executor_state::of(home));
       co_await pair->destroy();
-    };
-    executor running;
-    running.run(root());
+    });
   };
   libraries.destroy_pair_failure = EIO;  // the device has gone
   set_up_in_vain();
@@ -701,16 +664,20 @@ class verbs_revocation : public verbs_silence {
   void SetUp() override {
     libraries.on_dealloc = [this] {
       ++begun_;
+      if (by_executor_) return 0;
       EXPECT_EQ(executor::current(), nullptr) << "an executor would be held up";
       if (executor::current() == nullptr) may_return_.wait(false);
       return result_.load();
     };
   }
 
+  static task<> take_turns(int count = turns) {
+    for (int i = 0; i < count; ++i) co_await yield();
+  }
   /// Until a worker is at a window: the executor goes on meanwhile.
   task<> until_begun() {
     while (begun_ == 0) co_await yield();
-    for (int i = 0; i < turns; ++i) co_await yield();
+    co_await take_turns();
   }
   void let_return(int result = 0) {
     result_ = result;
@@ -745,12 +712,29 @@ class verbs_revocation : public verbs_silence {
     last_key_ = static_cast<std::uint32_t>(remote.key);
     co_return lent.release();
   }
+  task<lending*> lend_buffer(rdma_link& link) {
+    auto own = co_await pool_.allocate(64);
+    co_return co_await lend(link, std::move(own));
+  }
+  /// Whether a buffer of the pool has not come back.
+  [[nodiscard]] bool in_use() const { return pool_.statistics().send.in_use_bytes != 0; }
+
+  sim::loose_task take_back(lending* lent) {
+    recall back(lent);
+    co_await back.wait();
+    ADD_FAILURE() << "a task went on that was destroyed";
+  }
+  /// Destroys a task that waits after that time, as soon as it rests.
+  static task<> destroy_behind(sim::loose_task waiting, task<> time_before) {
+    const sim::loose_task waiter = std::move(waiting);
+    waiter.start(*executor::current());
+    co_await std::move(time_before);
+    while (!waiter.at_rest()) co_await yield();
+  }
 
   /// Runs `script(link)` with a link that lends, until it is over or has ended it.
   template <class Script>
   void with_lender(Script script) {
-    events.ended_at.reset();
-    events.gone.reset();
     begun_ = 0;
     may_return_ = false;
     result_ = 0;
@@ -770,12 +754,14 @@ class verbs_revocation : public verbs_silence {
   void wait_for_peer(rdma_link& link) { post(link, {&messages_.emplace_back(request_of(work_kind::send, 0, 64))}); }
 
   static constexpr mr::registration_options for_windows{.usage = mr::usage::bind_window};
+  mr::pool pool_{memory, {.huge_pages = false}};
   std::array<std::byte, 64> bytes{};
   std::shared_ptr<link_keys> keys_;
   live_statistics counters_;
   std::uint32_t last_key_ = 0;
   std::deque<work_request> messages_;
-  std::atomic<int> begun_ = 0;
+  std::atomic<int> begun_ = 0;             // calls of ibv_dealloc_mw(3)
+  std::atomic<bool> by_executor_ = false;  // they are the executor's, and return
   std::atomic<bool> may_return_ = false;
   std::atomic<int> result_ = 0;
 };
@@ -810,14 +796,11 @@ TEST_F(verbs_revocation, of_a_window_lets_the_executor_go_on_and_keeps_its_regio
 }
 
 TEST_F(verbs_revocation, of_an_exposure_lets_the_executor_go_on_and_keeps_its_buffer) {
-  mr::pool pool(memory, {.huge_pages = false});
   enum class way : std::uint8_t { dropped, taken_back, retired };
   for (const way how : {way::dropped, way::taken_back, way::retired}) {
     with_lender([&](rdma_link& link) -> task<> {
-      auto own = co_await pool.allocate(64);
-      lending* const lent = co_await lend(link, std::move(own));
+      lending* const lent = co_await lend_buffer(link);
       wait_for_peer(link);
-      const auto in_use = [&] { return pool.statistics().send.in_use_bytes; };
       bool ended = false;
       const auto end = [&]() -> task<> {
         if (how == way::taken_back) {
@@ -837,37 +820,22 @@ TEST_F(verbs_revocation, of_an_exposure_lets_the_executor_go_on_and_keeps_its_bu
       const auto watch = [&]() -> task<> {
         co_await until_begun();
         EXPECT_EQ(ended, how != way::taken_back);
-        EXPECT_NE(in_use(), 0u);
+        EXPECT_TRUE(in_use());
         let_return();
-        while (in_use() != 0) co_await yield();
+        while (in_use()) co_await yield();
       };
       co_await when_all(end(), watch());
     });
   }
 }
 
-TEST_F(verbs_revocation, that_a_task_waits_for_which_is_destroyed_keeps_the_buffer_until_it_is_over) {
-  mr::pool pool(memory, {.huge_pages = false});
-  with_lender([&](rdma_link& link) -> task<> {
-    auto own = co_await pool.allocate(64);
-    lending* const lent = co_await lend(link, std::move(own));
-    wait_for_peer(link);
-    bool went_on = false;
-    const auto take_back = [&]() -> sim::loose_task {
-      recall back(lent);
-      co_await back.wait();
-      went_on = true;
-    };
-    {
-      const sim::loose_task waiter = take_back();
-      waiter.start(*executor::current());
-      co_await until_begun();
-    }
-    EXPECT_NE(pool.statistics().send.in_use_bytes, 0U);
-    let_return();
-    while (pool.statistics().send.in_use_bytes != 0) co_await yield();
-    EXPECT_FALSE(went_on);
-  });
+TEST_F_LENDING(verbs_revocation, that_a_task_waits_for_which_is_destroyed_keeps_the_buffer_until_it_is_over) {
+  lending* const lent = co_await lend_buffer(link);
+  wait_for_peer(link);
+  co_await destroy_behind(take_back(lent), until_begun());
+  EXPECT_TRUE(in_use());
+  let_return();
+  while (in_use()) co_await yield();
 }
 
 // A worker destroys what the connection has, and is at its window when the owner lets go.
@@ -883,7 +851,7 @@ TEST_F_LENDING(verbs_revocation, behind_the_end_of_the_connection_lets_the_execu
     released = true;
   };
   const auto watch = [&]() -> task<> {
-    for (int i = 0; i < turns; ++i) co_await yield();
+    co_await take_turns();
     EXPECT_FALSE(released);
     EXPECT_FALSE(events.gone.is_set());
     EXPECT_EQ(libraries.pairs, 1);  // it goes behind its windows
@@ -898,7 +866,7 @@ TEST_F_LENDING(verbs_revocation, that_is_under_way_is_waited_for_by_the_end_of_t
   link_keys::end(co_await lend(link, region));
   co_await until_begun();
   link.abort("it has ended");
-  for (int i = 0; i < turns; ++i) co_await yield();
+  co_await take_turns();
   EXPECT_FALSE(events.gone.is_set());
   EXPECT_EQ(libraries.pairs, 1);
   let_return();
@@ -921,7 +889,7 @@ TEST_F_LENDING(verbs_revocation, of_the_last_window_of_a_region_that_has_been_cl
   link_keys::end(lent);
   co_await until_begun();
   region.reset();
-  for (int i = 0; i < turns; ++i) co_await yield();
+  co_await take_turns();
   EXPECT_FALSE(gone);
   let_return();
   while (!gone) co_await yield();
@@ -958,11 +926,7 @@ class hesitant_workers final : public worker_pool {
 
 // Its destructor returns when nobody touches the memory any more, and so it does not wait for a worker.
 TEST_F(verbs_revocation, that_no_worker_has_begun_is_done_by_a_region_that_borrows_when_it_is_destroyed) {
-  int deallocated = 0;
-  libraries.on_dealloc = [&] {
-    ++deallocated;
-    return 0;
-  };
+  by_executor_ = true;
   hesitant_workers workers;
   workers_ = &workers;
   with_lender([&](rdma_link& link) -> task<> {
@@ -972,15 +936,15 @@ TEST_F(verbs_revocation, that_no_worker_has_begun_is_done_by_a_region_that_borro
     workers.held = true;
     link_keys::end(lent);
     EXPECT_EQ(workers.waiting(), 1u);
-    EXPECT_EQ(deallocated, 0);
+    EXPECT_EQ(begun_, 0);
     region.reset();
-    EXPECT_EQ(deallocated, 1);
+    EXPECT_EQ(begun_, 1);
     EXPECT_EQ(libraries.regions, registered - 1);
     EXPECT_EQ(workers.waiting(), 0u);
     workers.held = false;
-    for (int i = 0; i < turns; ++i) co_await yield();
+    co_await take_turns();
   });
-  EXPECT_EQ(deallocated, 1);
+  EXPECT_EQ(begun_, 1);
 }
 
 TEST_F(verbs_revocation, is_done_at_once_where_no_worker_can_be_had) {
@@ -992,11 +956,7 @@ TEST_F(verbs_revocation, is_done_at_once_where_no_worker_can_be_had) {
       worker_pool::submit(job);
     }
   };
-  int deallocated = 0;
-  libraries.on_dealloc = [&] {
-    ++deallocated;
-    return 0;
-  };
+  by_executor_ = true;
   no_workers workers;
   workers_ = &workers;
   with_lender([&](rdma_link& link) -> task<> {
@@ -1004,7 +964,7 @@ TEST_F(verbs_revocation, is_done_at_once_where_no_worker_can_be_had) {
     lending* const lent = co_await lend(link, region);
     workers.none = true;
     link_keys::end(lent);
-    EXPECT_EQ(deallocated, 1);
+    EXPECT_EQ(begun_, 1);
     workers.none = false;
     co_await region.release();
   });
@@ -1014,17 +974,6 @@ TEST_F(verbs_revocation, is_done_at_once_where_no_worker_can_be_had) {
 
 class verbs_reuse : public verbs_revocation {
  protected:
-  void SetUp() override {
-    verbs_revocation::SetUp();
-    small_.huge_pages = false;
-    pool_.emplace(memory, small_);
-  }
-
-  [[nodiscard]] bool in_use() const { return pool_->statistics().send.in_use_bytes != 0; }
-  task<lending*> lend_buffer(rdma_link& link) {
-    auto own = co_await pool_->allocate(64);
-    co_return co_await lend(link, std::move(own));
-  }
   /// Until the device has a request to invalidate a key.
   task<> until_invalidating() {
     while (libraries.opcodes.back() != IBV_WR_LOCAL_INV) co_await yield();
@@ -1036,12 +985,6 @@ class verbs_reuse : public verbs_revocation {
     libraries.answer_all();
     while (in_use()) co_await yield();
   }
-  task<> take_turns() {
-    for (int i = 0; i < turns; ++i) co_await yield();
-  }
-
-  mr::pool_options small_;
-  std::optional<mr::pool> pool_;
 };
 
 TEST_F_LENDING(verbs_reuse, takes_no_worker_and_gives_the_peer_another_key) {
@@ -1182,23 +1125,11 @@ TEST_F(verbs_reuse, goes_on_behind_whoever_waits_for_it_and_is_destroyed_at_any_
   for (int turn = 0; turn < 12; ++turn) {
     with_lender([&](rdma_link& link) -> task<> {
       lending* const lent = co_await lend_buffer(link);
-      bool went_on = false;
-      const auto take_back = [&]() -> sim::loose_task {
-        recall back(lent);
-        co_await back.wait();
-        went_on = true;
-      };
-      {
-        const sim::loose_task waiter = take_back();
-        waiter.start(*executor::current());
-        for (int i = 0; i < turn; ++i) co_await yield();
-        while (!waiter.at_rest()) co_await yield();
-      }
+      co_await destroy_behind(take_back(lent), take_turns(turn));
       co_await until_invalidating();
       EXPECT_TRUE(in_use()) << "the peer may still be in it";
       libraries.answer_all();
       while (in_use()) co_await yield();
-      EXPECT_FALSE(went_on);
       const std::size_t made = libraries.windows();
       co_await lend_and_revoke(link);
       EXPECT_EQ(libraries.windows(), made);
@@ -1213,32 +1144,22 @@ TEST_F(verbs_reuse, of_a_window_whose_binding_is_destroyed_at_any_turn_leaves_no
     with_lender([&](rdma_link& link) -> task<> {
       co_await lend_and_revoke(link);
       const std::size_t made = libraries.windows();
-      int deallocated = 0;
-      const auto before = std::exchange(libraries.on_dealloc, [&] {
-        ++deallocated;
-        return 0;
-      });
-      auto own = co_await pool_->allocate(64);
-      bool went_on = false;
+      EXPECT_EQ(begun_, 0);
+      by_executor_ = true;
+      auto own = co_await pool_.allocate(64);
       const auto expose = [&]() -> sim::loose_task {
         static_cast<void>(co_await link.expose(own.slice(), mr::usage::write_dst, nullptr));
-        went_on = true;
+        ADD_FAILURE() << "a task went on that was destroyed";
       };
-      {
-        const sim::loose_task waiter = expose();
-        waiter.start(*executor::current());
-        for (int i = 0; i < turn; ++i) co_await yield();
-        while (!waiter.at_rest()) co_await yield();
-      }
-      EXPECT_EQ(deallocated, 1) << turn;
+      co_await destroy_behind(expose(), take_turns(turn));
+      EXPECT_EQ(begun_, 1) << turn;
       own = mr::buffer();
       libraries.answer_all();  // also for what was with the device
       co_await take_turns();
-      EXPECT_FALSE(went_on);
       EXPECT_FALSE(events.ended_at);
       EXPECT_EQ(libraries.windows(), made);
       co_await lend_and_revoke(link);
-      libraries.on_dealloc = before;
+      by_executor_ = false;
     });
   }
 }
