@@ -18,15 +18,10 @@
 namespace weft::mr {
 namespace {
 
+using test::expect_all_deregistered;
 using test::recording_domain;
 
 constexpr usage sending = usage::send | usage::write_src;
-
-/// Waits for the workers, which deregister after whoever made them do so has gone on. Not for ever: the test would not
-/// end.
-void expect_all_deregistered(const recording_domain& domain) {
-  while (domain.deregistered != domain.registered) std::this_thread::yield();
-}
 
 class cache_test : public ::testing::Test {
  protected:
@@ -701,11 +696,9 @@ class held_threads : private test::immovable {
 // munmap(2) frees the addresses before the monitor hears of it, and mmap(2) on another thread may be given them at
 // once.
 TASK_TEST_F(monitored_cache, leases_nothing_of_memory_whose_end_the_monitor_has_not_read_yet) {
-#if defined(__has_feature)
-#if __has_feature(thread_sanitizer)
+#ifdef WEFT_TEST_TSAN
   [] { GTEST_SKIP() << "the sanitizer keeps the signal from a thread while that waits for a semaphore"; }();
   co_return;
-#endif
 #endif
   const std::set<pid_t> others = threads_of_this_process();
   mr::cache cache(domain, {.monitor = cache_monitor::userfaultfd});
@@ -844,23 +837,23 @@ struct model {
 
 class cache_program {
  public:
-  explicit cache_program(unsigned seed) : random_(seed) {}
+  explicit cache_program(unsigned seed) : draw_(seed) {}
 
   task<> run(const std::shared_ptr<recording_domain>& domain, std::span<std::byte> memory) {
-    const model::limits most{.bytes = draw(1, 3) * 100, .regions = draw(0, 4)};
+    const model::limits most{.bytes = draw_(1, 3) * 100, .regions = draw_(0, 4)};
     model expected(most);
     mr::cache cache(domain, {.max_bytes = most.bytes, .max_regions = most.regions});
     std::vector<lease> held;
     std::uint64_t generation = 0;
     std::uint64_t hits = 0;
     for (int step = 0; step < 12; ++step) {
-      const std::size_t from = draw(0, 150);
-      const std::size_t to = from + draw(1, 100);
-      switch (draw(0, 6)) {
+      const std::size_t from = draw_(0, 150);
+      const std::size_t to = from + draw_(1, 100);
+      switch (draw_(0, 6)) {
         case 0:
           if (held.empty()) break;
           {
-            const auto item = held.begin() + static_cast<std::ptrdiff_t>(draw(0, held.size() - 1));
+            const auto item = held.begin() + static_cast<std::ptrdiff_t>(draw_(0, held.size() - 1));
             expected.release(item->generation());
             held.erase(item);
           }
@@ -870,9 +863,9 @@ class cache_program {
           expected.invalidate(from, to);
           break;
         default: {
-          const usage purpose = draw(0, 3) == 0 ? usage::recv : usage::send;
+          const usage purpose = draw_(0, 3) == 0 ? usage::recv : usage::send;
           lease got = co_await cache.lease(memory.subspan(from, to - from), purpose);
-          const bool keep = draw(0, 1) == 0;
+          const bool keep = draw_(0, 1) == 0;
           if (model::item* const known = expected.find(from, to, purpose)) {
             ++hits;
             EXPECT_EQ(got.generation(), known->generation);
@@ -897,15 +890,10 @@ class cache_program {
   }
 
  private:
-  std::size_t draw(std::size_t from, std::size_t to) { return from + random_() % (to - from + 1); }
-  std::mt19937 random_;
+  test::dice draw_;
 };
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(__clang__)
-constexpr unsigned cache_programs = 1000;  // slow there, or likely to be
-#else
-constexpr unsigned cache_programs = 20000;
-#endif
+constexpr unsigned cache_programs = test::is_slow ? 1000 : 20000;
 
 TEST(cache_model, any_program_finds_what_a_simple_list_would_have_kept) {
   const auto domain = std::make_shared<recording_domain>();
@@ -922,43 +910,36 @@ TEST(cache_model, any_program_finds_what_a_simple_list_would_have_kept) {
 class cache_threads : public cache_test {};
 
 TEST_F(cache_threads, share_one_cache_and_lose_nothing) {
-  {
-    mr::cache cache(domain, {.max_regions = 8});
-    const auto work = [&](unsigned seed) {
-      executor home;
+  mr::cache cache(domain, {.max_regions = 8});
+  const auto work = [&](unsigned seed) {
+    test::run([&]() -> task<> {
       std::mt19937 random(seed);
-      home.run([&]() -> task<> {
-        for (int i = 0; i < 300; ++i) {
-          const std::size_t from = random() % 16 * 200;
-          const lease held = co_await cache.lease(std::span(memory).subspan(from, 200), sending);
-          if (random() % 8 == 0) cache.invalidate(std::span(memory).subspan(from, 1));
-          if (random() % 4 == 0) co_await yield();
-        }
-      }());
-    };
-    std::vector<std::thread> threads;
-    for (unsigned seed = 1; seed <= 4; ++seed) threads.emplace_back(work, seed);
-    for (std::thread& each : threads) each.join();
-    EXPECT_LE(cache.statistics().regions, 8u);
-  }
+      for (int i = 0; i < 300; ++i) {
+        const std::size_t from = random() % 16 * 200;
+        const lease held = co_await cache.lease(part(from, 200), sending);
+        if (random() % 8 == 0) cache.invalidate(part(from, 1));
+        if (random() % 4 == 0) co_await yield();
+      }
+    });
+  };
+  std::vector<std::thread> threads;
+  for (unsigned seed = 1; seed <= 4; ++seed) threads.emplace_back(work, seed);
+  for (std::thread& each : threads) each.join();
+  EXPECT_LE(cache.statistics().regions, 8u);
 }
 
 TEST_F(cache_threads, tasks_may_be_destroyed_while_a_worker_serves_them) {
-  {
-    mr::cache cache(domain, {.max_regions = 0});
-    for (int round = 0; round < 1000; ++round) {
-      test::run([&]() -> task<> {
-        int received = 0;
-        {
-          const sim::loose_task one = lease_loosely(cache, std::span(memory).first(100), received);
-          const sim::loose_task other = lease_loosely(cache, std::span(memory).first(100), received);
-          one.start(*executor::current());
-          other.start(*executor::current());
-          for (int turns = round % 20; turns >= 0; --turns) co_await yield();
-          while (!one.at_rest() || !other.at_rest()) co_await yield();
-        }
-      });  // and the executor goes at once
-    }
+  mr::cache cache(domain, {.max_regions = 0});
+  for (int round = 0; round < 1000; ++round) {
+    test::run([&]() -> task<> {
+      int received = 0;
+      const sim::loose_task one = lease_loosely(cache, part(0, 100), received);
+      const sim::loose_task other = lease_loosely(cache, part(0, 100), received);
+      one.start(*executor::current());
+      other.start(*executor::current());
+      for (int turns = round % 20; turns >= 0; --turns) co_await yield();
+      while (!one.at_rest() || !other.at_rest()) co_await yield();
+    });  // and the executor goes at once
   }
 }
 

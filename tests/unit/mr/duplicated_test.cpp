@@ -13,27 +13,24 @@ namespace weft::mr {
 namespace {
 
 using test::duplicate;
+using test::with_small_pool;
 
 class mr_duplicated : public ::testing::Test {
  protected:
   mr_duplicated() { ::testing::FLAGS_gtest_death_test_style = "threadsafe"; }
 
-  template <class Body>
-  static void with_pool(Body body) {
-    test::run([&]() -> task<> {
-      pool source(std::make_shared<test::recording_domain>(), {.max_bytes = 128 << 10, .huge_pages = false});
-      co_await body(source);
-      EXPECT_EQ(source.statistics().send.in_use_bytes, 0U);
-    });
-  }
   /// Where the compiler duplicates the buffer of `body`, the program ends with words; elsewhere nothing is wrong.
   template <class Body>
   static void expect_duplicate(Body body) {
     if constexpr (test::compiler_destroys_twice) {
-      EXPECT_DEATH(with_pool(body), WORDS_OF_A_DUPLICATE("a buffer"));
+      expect_noticed(body);
     } else {
-      with_pool(body);
+      with_small_pool(body);
     }
+  }
+  template <class Body>
+  static void expect_noticed(Body body) {
+    EXPECT_DEATH(with_small_pool(body), WORDS_OF_A_DUPLICATE("a buffer"));
   }
 };
 
@@ -128,7 +125,7 @@ TEST_F_DUPLICATE(mr_duplicated, buffer_captured_beside_an_await_is_noticed) {
 
 // What docs/gcc-12.md says to write instead.
 TEST_F(mr_duplicated, buffer_named_before_it_is_held_has_one_owner) {
-  with_pool([](pool& source) -> task<> {
+  with_small_pool([](pool& source) -> task<> {
     buffer memory = co_await source.allocate(100);
     holder made{1, std::move(memory)};
     EXPECT_EQ(size_of(std::move(made)), 100U);
@@ -142,44 +139,38 @@ TEST_F(mr_duplicated, buffer_named_before_it_is_held_has_one_owner) {
 }
 
 TEST_F(mr_duplicated, buffer_is_noticed_also_when_its_block_belongs_to_another_by_then) {
-  const auto misuse = [](pool& source) -> task<> {
+  expect_noticed([](pool& source) -> task<> {
     std::optional<buffer> first = co_await source.allocate(100);
     duplicate<buffer> second(*first);
     first.reset();
     const buffer next = co_await source.allocate(100);
     EXPECT_EQ(next.data(), second->data());
-  };
-  EXPECT_DEATH(with_pool(misuse), WORDS_OF_A_DUPLICATE("a buffer"));
+  });
 }
 
 TEST_F(mr_duplicated, buffer_is_noticed_while_an_operation_pins_it) {
-  const auto misuse = [](pool& source) -> task<> {
+  expect_noticed([](pool& source) -> task<> {
     std::optional<buffer> first = co_await source.allocate(100);
     std::optional<duplicate<buffer>> second(*first);
     const result<pin> operation = pin::share(*first);
     first.reset();
     second.reset();
-  };
-  EXPECT_DEATH(with_pool(misuse), WORDS_OF_A_DUPLICATE("a buffer"));
+  });
 }
 
 TEST_F(mr_duplicated, buffer_is_noticed_when_it_is_used) {
-  const auto misuse = [](auto use) {
-    return [use](pool& source) -> task<> {
+  const auto expect_use_noticed = [](auto use) {
+    expect_noticed([use](pool& source) -> task<> {
       std::optional<buffer> first = co_await source.allocate(100);
       static duplicate<buffer> second(*first);
       first.reset();
-      use(*second);
-    };
+      static_cast<void>(use(*second));
+    });
   };
-  EXPECT_DEATH(with_pool(misuse([](buffer& used) { static_cast<void>(used.slice()); })),
-               WORDS_OF_A_DUPLICATE("a buffer"));
-  EXPECT_DEATH(with_pool(misuse([](buffer& used) { static_cast<void>(used.slice(1, 2)); })),
-               WORDS_OF_A_DUPLICATE("a buffer"));
-  EXPECT_DEATH(with_pool(misuse([](buffer& used) { static_cast<void>(pin::share(used)); })),
-               WORDS_OF_A_DUPLICATE("a buffer"));
-  EXPECT_DEATH(with_pool(misuse([](buffer& used) { static_cast<void>(pin::exclusive(used)); })),
-               WORDS_OF_A_DUPLICATE("a buffer"));
+  expect_use_noticed([](buffer& used) { return used.slice(); });
+  expect_use_noticed([](buffer& used) { return used.slice(1, 2); });
+  expect_use_noticed([](buffer& used) { return pin::share(used); });
+  expect_use_noticed([](buffer& used) { return pin::exclusive(used); });
 }
 
 TEST_F(mr_duplicated, shared_buffer_is_noticed) {
@@ -188,7 +179,7 @@ TEST_F(mr_duplicated, shared_buffer_is_noticed) {
     const duplicate<shared_buffer> second(*first);
     first.reset();
   };
-  EXPECT_DEATH(with_pool(alone), WORDS_OF_A_DUPLICATE("a pin of a buffer, or a shared_buffer"));
+  EXPECT_DEATH(with_small_pool(alone), WORDS_OF_A_DUPLICATE("a pin of a buffer, or a shared_buffer"));
   // The duplicate takes the copy's place: the copy is the one that is noticed.
   const auto with_a_copy = [](pool& source) -> task<> {
     std::optional<shared_buffer> first(co_await source.allocate(100));
@@ -196,7 +187,7 @@ TEST_F(mr_duplicated, shared_buffer_is_noticed) {
     const duplicate<shared_buffer> second(*first);
     first.reset();
   };
-  EXPECT_DEATH(with_pool(with_a_copy), WORDS_OF_A_DUPLICATE("a pin of a buffer, or a shared_buffer"));
+  EXPECT_DEATH(with_small_pool(with_a_copy), WORDS_OF_A_DUPLICATE("a pin of a buffer, or a shared_buffer"));
 }
 
 TEST_F(mr_duplicated, region_made_in_braces_is_noticed) {

@@ -29,6 +29,13 @@ class event_queues : public ::testing::Test {
   porting::pending_region submit(porting::event_queue& queue, void* context = nullptr) {
     return porting::submit(*domain, memory, {.usage = usage::write_dst}, queue, context);
   }
+  /// The next event says so.
+  static task<> expect_failure(porting::event_queue& queue, errc why, void* context = nullptr) {
+    const auto event = co_await queue.next();
+    EXPECT_EQ(event.context, context);
+    EXPECT_FALSE(event.outcome);
+    EXPECT_EQ(event.outcome.error().code(), why);
+  }
   /// Nothing is left of any test, nor was there more than it says.
   void TearDown() override {
     EXPECT_EQ(domain->registered, domain->deregistered);
@@ -117,10 +124,7 @@ TASK_TEST_F(event_queues, say_why_a_registration_has_failed) {
   domain->refuse = true;
   porting::event_queue queue;
   const auto pending = submit(queue, &queue);
-  const auto event = co_await queue.next();
-  EXPECT_EQ(event.context, &queue);
-  EXPECT_FALSE(event.outcome);
-  EXPECT_EQ(event.outcome.error().code(), errc::no_memory);
+  co_await expect_failure(queue, errc::no_memory, &queue);
   EXPECT_EQ(test::code_thrown_by([&] { return pending.key(); }), errc::no_memory);
 }
 
@@ -128,8 +132,7 @@ TASK_TEST_F(event_queues, survive_a_domain_that_runs_out_of_memory) {
   domain->while_registering = [] { throw std::bad_alloc(); };
   porting::event_queue queue;
   const auto pending = submit(queue);
-  const auto event = co_await queue.next();
-  EXPECT_EQ(event.outcome.error().code(), errc::no_memory);
+  co_await expect_failure(queue, errc::no_memory);
 }
 
 TASK_TEST_F(event_queues, cancel_one_whose_handle_goes_before_a_worker_begins) {
@@ -139,9 +142,7 @@ TASK_TEST_F(event_queues, cancel_one_whose_handle_goes_before_a_worker_begins) {
   const auto first = submit(queue);
   entered.acquire();  // the only worker is busy
   submit(queue, &queue);
-  const auto event = co_await queue.next();
-  EXPECT_EQ(event.context, &queue);
-  EXPECT_EQ(event.outcome.error().code(), errc::canceled);
+  co_await expect_failure(queue, errc::canceled, &queue);
   EXPECT_EQ(domain->registered, 0);
   gate.release();
   const auto other = co_await queue.next();
@@ -156,9 +157,7 @@ TASK_TEST_F(event_queues, cancel_one_whose_handle_goes_while_it_is_registered) {
     entered.acquire();
   }
   gate.release();
-  const auto event = co_await queue.next();
-  EXPECT_EQ(event.context, &queue);
-  EXPECT_EQ(event.outcome.error().code(), errc::canceled);
+  co_await expect_failure(queue, errc::canceled, &queue);
   EXPECT_EQ(domain->registered, 1);
   EXPECT_EQ(domain->deregistered, 1) << "the memory may be given back now";
   EXPECT_EQ(queue.size(), 0);
@@ -170,9 +169,7 @@ TASK_TEST_F(event_queues, cancel_one_whose_handle_goes_before_its_event_is_read)
     const auto pending = submit(queue, &queue);
     while (!pending.is_complete()) co_await yield();
   }
-  const auto event = co_await queue.next();
-  EXPECT_EQ(event.context, &queue);
-  EXPECT_EQ(event.outcome.error().code(), errc::canceled);
+  co_await expect_failure(queue, errc::canceled, &queue);
   EXPECT_EQ(domain->deregistered, 1);
   EXPECT_NE(domain->last_deregistration, std::this_thread::get_id());
   EXPECT_EQ(queue.size(), 0);
@@ -185,8 +182,7 @@ TASK_TEST_F(event_queues, leave_a_failure_as_it_is_when_the_handle_goes) {
     const auto pending = submit(queue);
     while (!pending.is_complete()) co_await yield();
   }
-  const auto event = co_await queue.next();
-  EXPECT_EQ(event.outcome.error().code(), errc::no_memory);
+  co_await expect_failure(queue, errc::no_memory);
   EXPECT_EQ(queue.size(), 0);
 }
 
@@ -208,8 +204,7 @@ TASK_TEST_F(event_queues, keep_memory_that_they_were_given_until_it_is_deregiste
   bool alive = false;
   domain->while_deregistering = [&] { alive = !watch.expired(); };
   { const auto pending = porting::submit(*domain, std::move(owned), {.usage = usage::write_dst}, queue, nullptr); }
-  const auto event = co_await queue.next();
-  EXPECT_EQ(event.outcome.error().code(), errc::canceled);
+  co_await expect_failure(queue, errc::canceled);
   EXPECT_TRUE(alive || domain->registered == 0);
   EXPECT_TRUE(watch.expired());
 }
@@ -298,9 +293,7 @@ TASK_TEST_F(event_queues, cancel_one_whose_handle_went_while_it_was_on_its_way_t
     const porting::pending_region pending = submit(queue);
     while (!pending.is_complete()) std::this_thread::yield();
   }
-  const auto event = co_await queue.next();
-  EXPECT_FALSE(event.outcome);
-  EXPECT_EQ(event.outcome.error().code(), errc::canceled);
+  co_await expect_failure(queue, errc::canceled);
   EXPECT_EQ(domain->registered, domain->deregistered);
 }
 

@@ -11,13 +11,10 @@
 namespace weft::mr {
 namespace {
 
+using test::dice;
 using test::kib;
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(__clang__)
-constexpr unsigned failing_programs = 3;  // slow there, or likely to be
-#else
-constexpr unsigned failing_programs = 30;
-#endif
+constexpr unsigned failing_programs = test::is_slow ? 3 : 30;
 
 /// What the pools and the domains of one run have.
 struct surroundings {
@@ -42,7 +39,7 @@ bool play(unsigned seed, std::int64_t failing, Script& script) {
     test::fail_call(0);
   });
   thread.join();
-  while (around.domain->deregistered != around.domain->registered) std::this_thread::yield();
+  test::expect_all_deregistered(*around.domain);
   EXPECT_EQ(around.kernel.mapped, 0u) << "seed " << seed << ", call " << failing;
   return failed;
 }
@@ -57,15 +54,6 @@ void fail_each_call(Script script) {
   }
   EXPECT_GT(runs, failing_programs);
 }
-
-class dice {
- public:
-  explicit dice(unsigned seed) : random_(seed) {}
-  std::size_t operator()(std::size_t from, std::size_t to) { return from + random_() % (to - from + 1); }
-
- private:
-  std::minstd_rand random_;
-};
 
 // Never more than a quarter of a share is in use, so that waiting comes to an end.
 task<> use_a_pool(unsigned seed, surroundings& around) {

@@ -4,17 +4,20 @@
 #include <weft/runtime/error.hpp>
 
 #include <fcntl.h>
-#include <linux/mman.h>
 #include <sys/stat.h>
 
 #include "kit/child.hpp"
+#include "kit/failing_system_calls.hpp"
 #include "mr/support.hpp"
 
 namespace weft::mr {
 namespace {
 
+using test::failing_system_calls;
 using test::kib;
+using test::memory_with_huge_pages;
 using test::mib;
+using test::system_call;
 
 TEST(mapping, in_a_file_is_seen_by_whoever_maps_its_descriptor) {
   const mapping made = mapping::in_memory_file(64 * kib, false, -1, system_calls::kernel());
@@ -105,35 +108,8 @@ TEST(mapping, for_whose_words_there_is_no_memory_is_unmapped) {
   EXPECT_GE(failing_calls_of(make), 1) << "the words have asked for no memory";
 }
 
-/// Refuses what it is told to.
-class refusing_kernel final : public system_calls {
- public:
-  int memfd = 0;     // 0, or minus the errno
-  int populate = 0;  // the same
-  int allocate = 0;
-  int interruptions = 0;  // of that
-  int allocated = 0;      // how often
-
-  int memfd_create(const char* name, unsigned flags) noexcept override {
-    return memfd != 0 ? memfd : system_calls::memfd_create(name, flags);
-  }
-  int madvise(void* address, std::size_t length, int advice) noexcept override {
-    constexpr int populate_write = 23;
-    return advice == populate_write && populate != 0 ? populate : system_calls::madvise(address, length, advice);
-  }
-  int fallocate(int fd, int mode, off_t offset, off_t length) noexcept override {
-    if (interruptions != 0) {
-      --interruptions;
-      return -EINTR;
-    }
-    ++allocated;
-    return allocate != 0 ? allocate : system_calls::fallocate(fd, mode, offset, length);
-  }
-};
-
 TEST(mapping, in_a_file_that_the_system_forbids_says_so) {
-  refusing_kernel kernel;
-  kernel.memfd = -EACCES;
+  failing_system_calls kernel{{.of = system_call::memfd_create, .number = EACCES}};
   const auto attempt = [&] { static_cast<void>(mapping::in_memory_file(64 * kib, false, -1, kernel)); };
   EXPECT_EQ(test::code_thrown_by(attempt), std::error_code(EACCES, std::system_category()));
   const std::string words = test::words_thrown_by(attempt);
@@ -142,59 +118,78 @@ TEST(mapping, in_a_file_that_the_system_forbids_says_so) {
 
 TEST(mapping, in_a_file_whose_pages_are_not_to_be_had_is_an_error_and_no_signal_later) {
   const std::size_t before = test::memory_files();
-  refusing_kernel kernel;
-  const auto attempt = [&] { static_cast<void>(mapping::in_memory_file(64 * kib, false, -1, kernel)); };
-  kernel.populate = -ENOMEM;
-  EXPECT_EQ(test::code_thrown_by(attempt), errc::no_memory);
-  EXPECT_EQ(kernel.allocated, 0);
-  kernel.populate = -EINVAL;  // as before Linux 5.14
-  kernel.allocate = -ENOSPC;
-  EXPECT_EQ(test::code_thrown_by(attempt), errc::no_memory);
-  kernel.allocate = 0;
-  EXPECT_EQ(test::code_thrown_by(attempt), std::error_code());
-  EXPECT_EQ(kernel.allocated, 2);
+  failing_system_calls kernel;
+  const auto expect_outcome = [&](int advice, int allocation, std::error_code expected, std::size_t allocations) {
+    kernel.fail({{.of = system_call::madvise, .number = advice}, {.of = system_call::fallocate, .number = allocation}});
+    EXPECT_EQ(test::code_thrown_by([&] { return mapping::in_memory_file(64 * kib, false, -1, kernel); }), expected);
+    EXPECT_EQ(kernel.made(1), allocations);
+  };
+  expect_outcome(ENOMEM, 0, errc::no_memory, 0);
+  expect_outcome(EINVAL, ENOSPC, errc::no_memory, 1);  // as before Linux 5.14
+  expect_outcome(EINVAL, 0, std::error_code(), 1);
   EXPECT_EQ(test::memory_files(), before);
 }
 
 TEST(mapping, in_a_file_has_its_pages_although_a_signal_comes) {
-  refusing_kernel kernel;
-  kernel.populate = -EINVAL;  // as before Linux 5.14
-  kernel.interruptions = 2;
+  failing_system_calls kernel{{.of = system_call::madvise, .number = EINVAL},  // as before Linux 5.14
+                              {.of = system_call::fallocate, .number = EINTR, .times = 2}};
   const mapping made = mapping::in_memory_file(64 * kib, false, -1, kernel);
-  EXPECT_EQ(kernel.interruptions, 0);
-  EXPECT_EQ(kernel.allocated, 1);
+  EXPECT_EQ(kernel.made(1), 3U);
 }
 
-/// Has files of huge pages, as many as there are of a size: what stands behind them is small ones.
-class files_of_huge_pages final : public system_calls {
- public:
-  int giant = 0;
-  int huge = 0;
+/// Has pages of that kind, and no larger ones for that reason; without a reason if `reason` is empty.
+void expect_pages(const mapping& made, page_kind expected, std::string_view reason) {
+  EXPECT_EQ(made.pages(), expected) << made.pages_reason();
+  EXPECT_EQ(made.pages_reason().empty(), reason.empty()) << made.pages_reason();
+  EXPECT_NE(made.pages_reason().find(reason), std::string::npos) << made.pages_reason();
+}
 
-  int memfd_create(const char* name, unsigned flags) noexcept override {
-    if ((flags & MFD_HUGETLB) != 0) {
-      int& left = (flags & (63U << MAP_HUGE_SHIFT)) == static_cast<unsigned>(MAP_HUGE_1GB) ? giant : huge;
-      if (left == 0) return -ENOMEM;
-      --left;
-      flags &= ~(MFD_HUGETLB | 63U << MAP_HUGE_SHIFT);
-    }
-    return system_calls::memfd_create(name, flags);
-  }
-};
-
-TEST(mapping, in_a_file_takes_the_largest_pages_that_there_are_and_says_why_they_are_not_larger) {
-  files_of_huge_pages kernel;
+TEST(mapping, takes_the_largest_pages_that_there_are_and_says_why_they_are_not_larger) {
+  memory_with_huge_pages kernel;
   kernel.giant = 1;
   kernel.huge = 1;
-  const auto kind_of = [&](std::size_t bytes, page_kind expected, std::string_view reason) {
-    const mapping made = mapping::in_memory_file(bytes, true, -1, kernel);
-    EXPECT_EQ(made.pages(), expected) << made.pages_reason();
-    EXPECT_NE(made.pages_reason().find(reason), std::string::npos) << made.pages_reason();
+  const auto expect_kind = [&](std::size_t bytes, page_kind expected, std::string_view reason) {
+    const mapping made(bytes, true, -1, kernel);
+    EXPECT_EQ(made.size(), bytes);
+    expect_pages(made, expected, reason);
   };
-  kind_of(1024 * mib, page_kind::giant, "");
-  kind_of(1024 * mib, page_kind::huge, "1 GiB pages");
-  kind_of(2 * mib, page_kind::transparent, "2 MiB pages");
-  kind_of(64 * kib, page_kind::small, "not a multiple of 2 MiB");
+  expect_kind(1024 * mib, page_kind::giant, "");
+  expect_kind(1024 * mib, page_kind::huge, "1 GiB pages");
+  kernel.huge = 1;
+  expect_kind(2 * mib, page_kind::huge, "");
+  expect_kind(1024 * mib, page_kind::transparent, "1 GiB pages");
+  expect_kind(2 * mib, page_kind::transparent, "2 MiB pages");
+  EXPECT_TRUE(kernel.bound_to.empty());
+}
+
+TEST(mapping, in_a_file_takes_the_largest_pages_that_there_are_and_says_why_they_are_not_larger) {
+  memory_with_huge_pages kernel;
+  kernel.giant = 1;
+  kernel.huge = 1;
+  const auto expect_kind = [&](std::size_t bytes, page_kind expected, std::string_view reason) {
+    expect_pages(mapping::in_memory_file(bytes, true, -1, kernel), expected, reason);
+  };
+  expect_kind(1024 * mib, page_kind::giant, "");
+  expect_kind(1024 * mib, page_kind::huge, "1 GiB pages");
+  expect_kind(2 * mib, page_kind::transparent, "2 MiB pages");
+  expect_kind(64 * kib, page_kind::small, "not a multiple of 2 MiB");
+}
+
+TEST(mapping, prefers_the_node_that_it_is_told_and_says_why_it_could_not) {
+  memory_with_huge_pages kernel;
+  EXPECT_EQ(mapping(mib, false, 3, kernel).node(), 3);
+  EXPECT_EQ(kernel.bound_to, std::vector<unsigned long>{1UL << 3});
+  kernel.refusal_to_bind = -ENOSYS;
+  const mapping anywhere(mib, false, 1, kernel);
+  EXPECT_EQ(anywhere.node(), -1);
+  EXPECT_NE(anywhere.node_reason().find("NUMA node 1"), std::string::npos) << anywhere.node_reason();
+  EXPECT_EQ(mapping(mib, false, 1'000'000, kernel).node(), -1);
+}
+
+TEST(mapping, of_this_machines_first_node_comes_from_there_or_is_had_all_the_same) {
+  const mapping made(mib, false, 0, system_calls::kernel());
+  made.data()[0] = std::byte{1};
+  EXPECT_EQ(made.node() == 0, made.node_reason().empty()) << made.node_reason();
 }
 
 TEST(mapping, in_a_file_comes_from_the_first_node_or_is_had_all_the_same) {

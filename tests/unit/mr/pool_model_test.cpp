@@ -15,14 +15,14 @@ using test::kib;
 class pool_program {
  public:
   pool_program(unsigned seed, test::counting_memory& kernel, test::recording_domain& domain)
-      : random_(seed), kernel_(kernel), domain_(domain) {}
+      : draw_(seed), kernel_(kernel), domain_(domain) {}
 
   task<> run(pool& source) {
     for (int step = 0; step < 40 && !::testing::Test::HasFailure(); ++step) {
-      switch (draw(0, 9)) {
+      switch (draw_(0, 9)) {
         case 0:
-          kernel_.failure = draw(0, 1) == 0 ? ENOMEM : 0;
-          domain_.refuse = draw(0, 3) == 0;
+          kernel_.failure = draw_(0, 1) == 0 ? ENOMEM : 0;
+          domain_.refuse = draw_(0, 3) == 0;
           break;
         case 1:
           co_await yield();  // a worker may be done
@@ -52,12 +52,12 @@ class pool_program {
   };
 
   void take_one(pool& source) {
-    const budget share = draw(0, 1) == 0 ? budget::send : budget::receive;
-    const std::size_t bytes = draw(0, 3) == 0 ? draw(1, 40 * kib) : draw(1, 2 * kib);
+    const budget share = draw_(0, 1) == 0 ? budget::send : budget::receive;
+    const std::size_t bytes = draw_(0, 3) == 0 ? draw_(1, 40 * kib) : draw_(1, 2 * kib);
     std::optional<buffer> got = source.try_allocate(bytes, share);
     if (!got) return;
     EXPECT_EQ(got->size(), bytes);
-    const auto pattern = static_cast<unsigned char>(draw(0, 255));
+    const auto pattern = static_cast<unsigned char>(draw_(0, 255));
     std::memset(got->data(), pattern, got->size());
     std::byte* const where = got->data();
     const bool fresh = live_.try_emplace(where, item{std::move(got), {}, share, pattern}).second;
@@ -106,21 +106,16 @@ class pool_program {
     return bytes.front() == std::byte{pattern} && std::memcmp(bytes.data(), bytes.data() + 1, bytes.size() - 1) == 0;
   }
   std::map<std::byte*, item>::iterator pick() {
-    return std::next(live_.begin(), static_cast<std::ptrdiff_t>(draw(0, live_.size() - 1)));
+    return std::next(live_.begin(), static_cast<std::ptrdiff_t>(draw_(0, live_.size() - 1)));
   }
-  std::size_t draw(std::size_t from, std::size_t to) { return from + random_() % (to - from + 1); }
 
-  std::mt19937 random_;
+  test::dice draw_;
   test::counting_memory& kernel_;
   test::recording_domain& domain_;
   std::map<std::byte*, item> live_;
 };
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(__clang__)
-constexpr unsigned pool_programs = 1000;  // slow there, or likely to be
-#else
-constexpr unsigned pool_programs = 20000;
-#endif
+constexpr unsigned pool_programs = test::is_slow ? 1000 : 20000;
 
 TEST(pool_model, any_program_gets_memory_of_its_own_and_leaves_none_behind) {
   test::counting_memory kernel;

@@ -2,8 +2,6 @@
 #include <weft/mr/pool/size_class.hpp>
 #include <weft/runtime/report.hpp>
 
-#include <linux/mman.h>
-
 #include "../../sim/loose_task.hpp"
 #include "kit/bytes.hpp"
 #include "kit/child.hpp"
@@ -22,6 +20,13 @@
 
 namespace weft::mr {
 namespace {
+
+// Pools remember where their buffers were allocated, and overwrite what was freed.
+#if (!defined(NDEBUG) && !defined(WEFT_TEST_TSAN)) || defined(WEFT_TEST_ASAN)
+constexpr bool remembers_buffers = true;
+#else
+constexpr bool remembers_buffers = false;
+#endif
 
 using test::counting_memory;
 using test::recording_domain;
@@ -92,11 +97,8 @@ TEST_F_POOL(pool_test, yields_buffers_of_the_size_asked_for_that_can_be_resized_
 TEST_F_POOL(pool_test, hands_no_byte_out_twice, large()) {
   std::minstd_rand random(3);
   std::vector<buffer> held;
-  const auto fill = [](buffer& target) {
-    std::memset(target.data(), static_cast<int>(target.size() & 0xff), target.size());
-  };
   const auto intact = [](const buffer& target) {
-    return test::is_all(target.bytes(), static_cast<std::byte>(target.size() & 0xff));
+    return test::holds(target.bytes(), static_cast<unsigned>(target.size()));
   };
   for (int round = 0; round < 3000; ++round) {
     if (held.size() > 100 || (!held.empty() && random() % 3 == 0)) {
@@ -106,7 +108,7 @@ TEST_F_POOL(pool_test, hands_no_byte_out_twice, large()) {
     } else {
       const std::size_t bytes = (std::size_t{1} << random() % 17) + random() % 100;
       held.push_back(co_await source.allocate(bytes, random() % 2 == 0 ? budget::send : budget::receive));
-      fill(held.back());
+      test::fill(held.back().bytes(), static_cast<unsigned>(bytes));
     }
   }
   for (const buffer& each : held) EXPECT_TRUE(intact(each));
@@ -400,9 +402,9 @@ TEST_F(pool_test, who_waits_for_seconds_is_reported_once_with_what_is_in_use) {
                          "at hand by executors, 2 allocations wait"),
             std::string::npos)
       << said[0];
-#if (!defined(NDEBUG) && !defined(WEFT_TEST_TSAN)) || defined(WEFT_TEST_ASAN)
-  EXPECT_NE(said[0].find("4 buffers, of 65536 bytes in all, were allocated at "), std::string::npos) << said[0];
-#endif
+  if constexpr (remembers_buffers) {
+    EXPECT_NE(said[0].find("4 buffers, of 65536 bytes in all, were allocated at "), std::string::npos) << said[0];
+  }
 }
 
 TEST_F(pool_test, who_is_served_in_time_is_not_reported_however_long_the_queue_lasts) {
@@ -631,34 +633,22 @@ TEST_F_POOL(pool_test, the_last_bit_of_the_limit_is_used_too, of(320 * kib, 128 
   EXPECT_FALSE(source.try_allocate(1));
 }
 
-TASK_TEST_F(pool_test, memory_that_cannot_be_had_is_told_to_the_waiter_with_the_limit) {
+TEST_F_POOL(pool_test, memory_that_cannot_be_had_is_told_to_the_waiter_with_the_limit, small()) {
   memory.failure = ENOMEM;
-  pool source(domain, small());
-  const auto outcome = co_await as_result(source.allocate(100));
-  EXPECT_FALSE(outcome);
-  EXPECT_EQ(outcome.error().code(), errc::no_memory);
-  const std::string words = outcome.error().what();
-  EXPECT_NE(words.find("Cannot allocate memory"), std::string::npos) << words;
-  EXPECT_NE(words.find("limit is 65536 bytes"), std::string::npos) << words;
+  const auto failure = co_await test::failure_of(source.allocate(100));
+  EXPECT_TRUE(test::failed_with(failure, errc::no_memory, "Cannot allocate memory"));
+  EXPECT_TRUE(test::says(failure, "limit is 65536 bytes"));
   memory.failure = 0;
   const buffer later = co_await source.allocate(100);
   EXPECT_TRUE(later);
   EXPECT_FALSE(source.statistics().last_failure.empty());
 }
 
-TASK_TEST_F(pool_test, a_registration_that_is_refused_for_want_of_memory_says_so_once) {
+TEST_F_POOL(pool_test, a_registration_that_is_refused_for_want_of_memory_says_so_once_and_leaks_no_mapping, small()) {
   domain->refuse = true;
-  pool source(domain, small());
-  const auto outcome = co_await as_result(source.allocate(100));
-  EXPECT_FALSE(outcome);
-  const std::string words = outcome.error().what();
-  EXPECT_TRUE(words.ends_with("recording: refused: out of memory")) << words;
-}
-
-TASK_TEST_F(pool_test, a_registration_that_fails_leaks_no_mapping) {
-  domain->refuse = true;
-  pool source(domain, small());
-  EXPECT_EQ(co_await test::code_of(source.allocate(100)), errc::no_memory);
+  const auto failure = co_await test::failure_of(source.allocate(100));
+  EXPECT_TRUE(test::failed_with(failure, errc::no_memory));
+  EXPECT_TRUE(test::words_of(failure).ends_with("recording: refused: out of memory")) << test::words_of(failure);
 }
 
 TEST_F_POOL(pool_test, where_memory_is_in_use_a_failure_to_get_more_is_waited_out, of(mib)) {
@@ -847,8 +837,7 @@ TEST_F_POOL(pool_test, what_is_at_hand_is_not_taken_before_those_who_wait, small
   EXPECT_TRUE(again);
 }
 
-TASK_TEST_F(pool_test, an_executor_keeps_at_most_an_eighth_of_a_share_at_hand) {
-  pool source(domain, {.max_bytes = 256 * kib, .arena_bytes = 64 * kib, .huge_pages = false});
+TEST_F_POOL(pool_test, an_executor_keeps_at_most_an_eighth_of_a_share_at_hand, of(256 * kib)) {
   std::minstd_rand random(1);
   for (int round = 0; round < 300; ++round) {
     std::vector<std::optional<buffer>> held;
@@ -899,9 +888,7 @@ TEST_F(pool_test, executors_that_take_turns_on_a_thread_do_not_take_from_one_ano
 }
 
 TEST_F(pool_test, freed_memory_shows_when_it_is_used) {
-#if (defined(NDEBUG) || defined(WEFT_TEST_TSAN)) && !defined(WEFT_TEST_ASAN)
-  GTEST_SKIP() << "only with assertions or the address sanitizer, and not beside the thread sanitizer";
-#endif
+  if (!remembers_buffers) GTEST_SKIP() << "only with assertions or the address sanitizer, and not beside the thread's";
   test::run([&]() -> task<> {
     pool source(domain, small());
     std::byte* where = nullptr;
@@ -932,9 +919,7 @@ TASK_TEST_F(pool_test, huge_pages_that_are_not_to_be_had_are_replaced_and_the_re
 }
 
 TEST_F(pool_test, tells_what_is_left_of_it_and_where_that_was_allocated) {
-#if (defined(NDEBUG) || defined(WEFT_TEST_TSAN)) && !defined(WEFT_TEST_ASAN)
-  GTEST_SKIP() << "only with assertions or the address sanitizer, and not beside the thread sanitizer";
-#endif
+  if (!remembers_buffers) GTEST_SKIP() << "only with assertions or the address sanitizer, and not beside the thread's";
   std::vector<buffer> left;
   ::testing::internal::CaptureStderr();
   unsigned line = 0;
@@ -951,74 +936,8 @@ TEST_F(pool_test, tells_what_is_left_of_it_and_where_that_was_allocated) {
   EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
 }
 
-/// Has huge pages, as many as there are of a size: what stands behind them is small ones.
-class memory_with_huge_pages final : public system_calls {
- public:
-  int giant = 0;
-  int huge = 0;
-  int refusal_to_bind = 0;
-  std::vector<unsigned long> bound_to;
-
-  void* mmap(std::size_t length, int protection, int flags, int* why) noexcept override {
-    if ((flags & MAP_HUGETLB) != 0) {
-      int& left = (flags & (63 << MAP_HUGE_SHIFT)) == MAP_HUGE_1GB ? giant : huge;
-      if (left == 0) {
-        *why = ENOMEM;
-        return nullptr;
-      }
-      --left;
-      flags &= ~(MAP_HUGETLB | 63 << MAP_HUGE_SHIFT);
-    }
-    return system_calls::mmap(length, protection, flags, why);
-  }
-  int mbind(void*, std::size_t, int, const unsigned long* nodes, unsigned long, unsigned) noexcept override {
-    bound_to.push_back(nodes[0]);
-    return refusal_to_bind;
-  }
-};
-
-TEST(mapping, takes_the_largest_pages_that_there_are_and_says_why_they_are_not_larger) {
-  memory_with_huge_pages kernel;
-  kernel.giant = 1;
-  kernel.huge = 1;
-  const auto kind_of = [&](std::size_t bytes, page_kind expected, std::string_view reason) {
-    const mapping made(bytes, true, -1, kernel);
-    EXPECT_EQ(made.pages(), expected) << made.pages_reason();
-    EXPECT_EQ(made.size(), bytes);
-    if (reason.empty()) {
-      EXPECT_EQ(made.pages_reason(), "");
-    } else {
-      EXPECT_NE(made.pages_reason().find(reason), std::string::npos) << made.pages_reason();
-    }
-  };
-  kind_of(1024 * mib, page_kind::giant, "");
-  kind_of(1024 * mib, page_kind::huge, "1 GiB pages");
-  kernel.huge = 1;
-  kind_of(2 * mib, page_kind::huge, "");
-  kind_of(1024 * mib, page_kind::transparent, "1 GiB pages");
-  kind_of(2 * mib, page_kind::transparent, "2 MiB pages");
-  EXPECT_TRUE(kernel.bound_to.empty());
-}
-
-TEST(mapping, prefers_the_node_that_it_is_told_and_says_why_it_could_not) {
-  memory_with_huge_pages kernel;
-  EXPECT_EQ(mapping(mib, false, 3, kernel).node(), 3);
-  EXPECT_EQ(kernel.bound_to, std::vector<unsigned long>{1UL << 3});
-  kernel.refusal_to_bind = -ENOSYS;
-  const mapping anywhere(mib, false, 1, kernel);
-  EXPECT_EQ(anywhere.node(), -1);
-  EXPECT_NE(anywhere.node_reason().find("NUMA node 1"), std::string::npos) << anywhere.node_reason();
-  EXPECT_EQ(mapping(mib, false, 1'000'000, kernel).node(), -1);
-}
-
-TEST(mapping, of_this_machines_first_node_comes_from_there_or_is_had_all_the_same) {
-  const mapping made(mib, false, 0, system_calls::kernel());
-  made.data()[0] = std::byte{1};
-  EXPECT_EQ(made.node() == 0, made.node_reason().empty()) << made.node_reason();
-}
-
 TEST_F(pool_test, has_memory_near_its_device_unless_it_is_told_otherwise) {
-  memory_with_huge_pages kernel;
+  test::memory_with_huge_pages kernel;
   domain_capabilities abilities = recording_domain::everything;
   abilities.numa_node = 2;
   const auto near = std::make_shared<recording_domain>(abilities);

@@ -5,7 +5,6 @@
 #include <weft/mr/porting/porting.hpp>
 #include <weft/mr/region/population.hpp>
 
-#include <fcntl.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -13,13 +12,13 @@
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
 #include <csignal>
 #include <map>
 
 #include "../../sim/loose_task.hpp"
 #include "kit/address_space.hpp"
+#include "kit/disk_file.hpp"
 #include "kit/failure.hpp"
 #include "kit/held_workers.hpp"
 #include "mr/support.hpp"
@@ -181,44 +180,24 @@ TEST_F(population_test, of_what_a_usage_only_reads_does_not_write) {
   }
 }
 
-// A file in this folder that is one hole.
-class sparse_file : private test::immovable {
- public:
-  explicit sparse_file(std::size_t bytes) : file_(::open(".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600)), bytes_(bytes) {
-    if (file_ >= 0 && ::ftruncate(file_, static_cast<off_t>(bytes)) == 0) {
-      place_ = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
-    }
-  }
-  ~sparse_file() {
-    if (there()) ::munmap(place_, bytes_);
-    if (file_ >= 0) ::close(file_);
-  }
-  [[nodiscard]] bool there() const noexcept { return place_ != MAP_FAILED; }
-  [[nodiscard]] std::span<std::byte> memory() const noexcept { return {static_cast<std::byte*>(place_), bytes_}; }
-  /// Blocks of the disk that it has been given.
-  [[nodiscard]] blkcnt_t blocks() const noexcept {
-    struct stat now {};
-    EXPECT_EQ(::fstat(file_, &now), 0);
-    return now.st_blocks;
-  }
-
- private:
-  int file_;
-  std::size_t bytes_;
-  void* place_ = MAP_FAILED;
-};
+/// Blocks of the disk that it has been given: none while it is one hole.
+blkcnt_t blocks_of(const test::disk_file& file) {
+  struct stat now {};
+  EXPECT_EQ(::fstat(file.descriptor(), &now), 0);
+  return now.st_blocks;
+}
 
 TEST_F(population_test, for_sending_leaves_the_holes_of_a_file) {
-  const sparse_file read_by_hand(8 * mebibyte);
-  if (!read_by_hand.there()) GTEST_SKIP() << "this file system has no O_TMPFILE";
-  for (std::size_t i = 0; i < 8 * mebibyte; i += 4096) {
-    static_cast<void>(*static_cast<volatile std::byte*>(&read_by_hand.memory()[i]));
+  const test::disk_file read_by_hand(8 * mebibyte);
+  const mapping read = read_by_hand.mapped(8 * mebibyte);
+  for (std::size_t i = 0; i < read.size(); i += 4096) {
+    static_cast<void>(*static_cast<volatile std::byte*>(&read.data()[i]));
   }
-  if (read_by_hand.blocks() != 0) GTEST_SKIP() << "reading fills the holes of a file here, as on a tmpfs";
-  const sparse_file file(8 * mebibyte);
-  ASSERT_TRUE(file.there());
-  test::run([&]() { return register_all(file.memory(), {.usage = usage::send}); });
-  EXPECT_EQ(file.blocks(), 0);
+  if (blocks_of(read_by_hand) != 0) GTEST_SKIP() << "reading fills the holes of a file here, as on a tmpfs";
+  const test::disk_file file(8 * mebibyte);
+  const mapping sent = file.mapped(8 * mebibyte);
+  test::run([&]() { return register_all({sent.data(), sent.size()}, {.usage = usage::send}); });
+  EXPECT_EQ(blocks_of(file), 0);
 }
 
 TEST_F(population_test, of_memory_that_may_only_be_read_is_for_sending_possible) {

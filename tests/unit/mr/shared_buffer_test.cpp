@@ -7,22 +7,17 @@
 namespace weft::mr {
 namespace {
 
-class shared_buffer_test : public ::testing::Test {
- protected:
-  template <class Body>
-  void with_pool(Body body) {
-    test::run([&]() -> task<> {
-      pool source(std::make_shared<test::recording_domain>(), {.max_bytes = 128 << 10, .huge_pages = false});
-      co_await body(source);
-    });
-  }
-  static std::size_t in_use(const pool& source) { return source.statistics().send.in_use_bytes; }
-};
+using test::in_use;
 
-TEST_F(shared_buffer_test, goes_back_to_the_pool_with_its_last_copy) {
-  with_pool([](pool& source) -> task<> {
-    buffer made = co_await source.allocate(100);
-    std::byte* const where = made.data();
+class shared_buffer_test : public ::testing::Test {};
+
+#define TEST_F_SMALL_POOL(fixture, name) \
+  TEST_F_SCRIPT(fixture, name, (pool & source), test::with_small_pool(WEFT_SCRIPT))
+
+TEST_F_SMALL_POOL(shared_buffer_test, goes_back_to_the_pool_with_its_last_copy) {
+  buffer made = co_await source.allocate(100);
+  std::byte* const where = made.data();
+  {
     std::optional<shared_buffer> first(std::move(made));
     std::vector<shared_buffer> copies(3, *first);
     EXPECT_EQ(copies[2].bytes().data(), where);
@@ -34,14 +29,11 @@ TEST_F(shared_buffer_test, goes_back_to_the_pool_with_its_last_copy) {
     copies.clear();
     EXPECT_NE(in_use(source), 0u);
     EXPECT_EQ(moved.slice().data(), where);
-  });
-  with_pool([](pool& source) -> task<> {
-    { const shared_buffer only(co_await source.allocate(100)); }
-    EXPECT_EQ(in_use(source), 0u);
-  });
+  }
+  EXPECT_EQ(in_use(source), 0u);
+  { const shared_buffer only(co_await source.allocate(100)); }
+  EXPECT_EQ(in_use(source), 0u);
 }
-
-#define TEST_F_SMALL_POOL(fixture, name) TEST_F_SCRIPT(fixture, name, (pool & source), with_pool(WEFT_SCRIPT))
 
 TEST_F_SMALL_POOL(shared_buffer_test, is_kept_by_the_operations_that_use_it) {
   std::optional<shared_buffer> held(co_await source.allocate(100));

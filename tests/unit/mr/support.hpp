@@ -5,6 +5,7 @@
 #include <weft/runtime/system/system_calls.hpp>
 #include <weft/weft.hpp>
 
+#include <linux/mman.h>
 #include <sys/mman.h>
 
 #include <filesystem>
@@ -18,6 +19,7 @@
 #include "kit/standard.hpp"
 #include "kit/task_test.hpp"
 #include "kit/thrown.hpp"
+#include "sanitized.hpp"
 
 namespace weft::test {
 
@@ -26,6 +28,23 @@ inline constexpr std::size_t mib = 1024 * kib;
 
 /// The descriptors of this process that are files in memory.
 inline std::size_t memory_files() { return open_descriptors("/memfd:"); }
+
+/// Whether this is a build that is slow, or likely to be.
+#if defined(__clang__)
+inline constexpr bool is_slow = true;
+#else
+inline constexpr bool is_slow = sanitized;
+#endif
+
+/// Numbers of a random program.
+class dice {
+ public:
+  explicit dice(unsigned seed) : random_(seed) {}
+  std::size_t operator()(std::size_t from, std::size_t to) { return from + random_() % (to - from + 1); }
+
+ private:
+  std::mt19937 random_;
+};
 
 /// Runs `body()`, a coroutine, on an executor of its own.
 template <class Body>
@@ -95,6 +114,24 @@ class recording_domain final : public mr::domain {
   std::mutex mutex_;
 };
 
+/// Waits for the workers, which deregister after whoever made them do so has gone on. Not for ever: the test would not
+/// end.
+inline void expect_all_deregistered(const recording_domain& domain) {
+  while (domain.deregistered != domain.registered) std::this_thread::yield();
+}
+
+inline std::size_t in_use(const mr::pool& source) { return source.statistics().send.in_use_bytes; }
+
+/// Runs `body(source)`, a coroutine, with a pool of which nothing is in use any more in the end.
+template <class Body>
+void with_small_pool(Body body) {
+  run([&]() -> task<> {
+    mr::pool source(std::make_shared<recording_domain>(), {.max_bytes = 128 * kib, .huge_pages = false});
+    co_await body(source);
+    EXPECT_EQ(in_use(source), 0U);
+  });
+}
+
 /// The kernel, but mappings are counted, and can be made to fail.
 class counting_memory final : public system_calls {
  public:
@@ -149,6 +186,41 @@ class counting_memory final : public system_calls {
  private:
   void look_at_thread() noexcept {
     if (std::this_thread::get_id() == forbidden) called_from_forbidden = true;
+  }
+};
+
+/// Has huge pages, as many as there are of a size: what stands behind them is small ones.
+class memory_with_huge_pages final : public system_calls {
+ public:
+  int giant = 0;
+  int huge = 0;
+  int refusal_to_bind = 0;
+  std::vector<unsigned long> bound_to;
+
+  void* mmap(std::size_t length, int protection, int flags, int* why) noexcept override {
+    if ((flags & MAP_HUGETLB) != 0 && !take_one(static_cast<unsigned>(flags))) {
+      *why = ENOMEM;
+      return nullptr;
+    }
+    return system_calls::mmap(length, protection, flags & ~(MAP_HUGETLB | static_cast<int>(sizes)), why);
+  }
+  int memfd_create(const char* name, unsigned flags) noexcept override {
+    if ((flags & MFD_HUGETLB) != 0 && !take_one(flags)) return -ENOMEM;
+    return system_calls::memfd_create(name, flags & ~(MFD_HUGETLB | sizes));
+  }
+  int mbind(void*, std::size_t, int, const unsigned long* nodes, unsigned long, unsigned) noexcept override {
+    bound_to.push_back(nodes[0]);
+    return refusal_to_bind;
+  }
+
+ private:
+  static constexpr unsigned sizes = 63U << MAP_HUGE_SHIFT;
+
+  bool take_one(unsigned flags) noexcept {
+    int& left = (flags & sizes) == static_cast<unsigned>(MAP_HUGE_1GB) ? giant : huge;
+    if (left == 0) return false;
+    --left;
+    return true;
   }
 };
 

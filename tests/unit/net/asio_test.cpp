@@ -9,6 +9,7 @@
 
 #include "asio_run.hpp"
 #include "kit/other_thread.hpp"
+#include "kit/tell.hpp"
 #include "runtime/support.hpp"
 
 namespace weft {
@@ -92,8 +93,7 @@ TEST_F(net_asio_test, an_open_connection_serves_its_peer_while_nobody_waits_for_
     auto device = net::device::open("iwarp");
     test::run([&]() -> task<> {
       auto peer = co_await device.connect(address);
-      const auto hello = co_await peer.recv_or_throw();
-      const auto remote = mr::remote_region::unpack(hello.bytes());
+      const auto remote = co_await test::hear_region(peer);
       auto local = co_await device.pool().allocate(5);
       co_await peer.read(local, remote.slice(0, 5));
       const auto bytes = local.bytes();

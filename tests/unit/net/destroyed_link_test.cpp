@@ -37,7 +37,7 @@ class destroyed_link : public net_test {
   /// Runs `script(ours, theirs)`: a link that is destroyed early, and the connection at its other end.
   template <class Script>
   void with_link(Script script) {
-    const auto body = [&]() -> task<> {
+    run([&]() -> task<> {
       auto listener = co_await listen();
       net::set_up_options options;
       options.deadline = executor::current()->now() + 100s;
@@ -46,8 +46,7 @@ class destroyed_link : public net_test {
       co_await settle();
       co_await script(ours, std::get<1>(both));
       while (!ours.done()) co_await yield();
-    };
-    run(body);
+    });
   }
 
  private:

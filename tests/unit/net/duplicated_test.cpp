@@ -13,20 +13,6 @@ class net_duplicated : public net_test {
  protected:
   net_duplicated() { ::testing::FLAGS_gtest_death_test_style = "threadsafe"; }
 
-  struct ends {
-    net::connection near;
-    net::connection far;
-  };
-  task<ends> connect() {
-    auto listener = co_await listen();
-    auto both = co_await when_all(device().connect(std::string(listener.address())), accept(listener));
-    ends made{std::move(std::get<0>(both)), std::move(std::get<1>(both))};
-    co_return made;
-  }
-  static task<net::connection> accept(net::listener& listener) {
-    auto request = co_await listener.next();
-    co_return co_await request->accept();
-  }
   template <class Handle>
   static void destroy_with_duplicate(Handle made) {
     std::optional<Handle> first(std::move(made));
@@ -63,16 +49,16 @@ TEST_F(net_duplicated, connection_made_in_braces_is_noticed) {
 
 TEST_F(net_duplicated, connection_is_noticed) {
   const auto misuse = [&]() -> task<> {
-    auto both = co_await connect();
-    destroy_with_duplicate(std::move(both.near));
+    auto both = co_await connected(device(), device());
+    destroy_with_duplicate(std::move(both.client));
   };
   EXPECT_DEATH(run(misuse), WORDS_OF_A_DUPLICATE("a connection"));
 }
 
 TEST_F(net_duplicated, exposure_is_noticed) {
   const auto misuse = [&]() -> task<> {
-    auto both = co_await connect();
-    auto exposed = co_await both.near.expose(co_await pool().allocate(100), mr::usage::read_src);
+    auto both = co_await connected(device(), device());
+    auto exposed = co_await both.client.expose(co_await pool().allocate(100), mr::usage::read_src);
     destroy_with_duplicate(std::move(exposed));
   };
   EXPECT_DEATH(run(misuse), WORDS_OF_A_DUPLICATE("an exposure"));
@@ -80,10 +66,10 @@ TEST_F(net_duplicated, exposure_is_noticed) {
 
 TEST_F(net_duplicated, exposure_of_a_region_is_noticed) {
   const auto misuse = [&]() -> task<> {
-    auto both = co_await connect();
+    auto both = co_await connected(device(), device());
     const mr::region memory =
         co_await device().domain().register_memory(std::vector<std::byte>(100), {.usage = mr::usage::bind_window});
-    auto bound = co_await both.near.expose(memory.slice(), mr::usage::read_src);
+    auto bound = co_await both.client.expose(memory.slice(), mr::usage::read_src);
     destroy_with_duplicate(std::move(bound));
   };
   EXPECT_DEATH(run(misuse), WORDS_OF_A_DUPLICATE("an exposure"));
@@ -113,8 +99,8 @@ TEST_F(net_duplicated, shared_receives_are_noticed) {
 
 TEST_F(net_duplicated, stream_is_noticed) {
   const auto misuse = [&]() -> task<> {
-    auto both = co_await connect();
-    destroy_with_duplicate(net::stream(std::move(both.near)));
+    auto both = co_await connected(device(), device());
+    destroy_with_duplicate(net::stream(std::move(both.client)));
   };
   EXPECT_DEATH(run(misuse), WORDS_OF_A_DUPLICATE("a stream"));
 }

@@ -41,27 +41,21 @@ class foreign_immediate : public net_test {
   /// Runs `script(receiver, sender)`: what the sender sends reaches the receiver with immediate data.
   template <class Script>
   void between(Script script, const net::connection_options& how) {
-    const auto body = [&]() -> task<> {
+    run([&]() -> task<> {
       auto listener = co_await listen();
       auto both = co_await when_all(receiving_.connect(std::string(listener.address()), how), accept(listener));
       co_await script(std::get<0>(both), std::get<1>(both));
-    };
-    run(body);
+    });
   }
 
-  task<mr::buffer> payload(std::size_t bytes) { return allocate(pool(), bytes); }
-
- private:
-  static task<mr::buffer> allocate(mr::pool& from, std::size_t bytes) { co_return co_await from.allocate(bytes); }
-
-  net::device receiving_ = net::device::open(open_adding_transport());
+  net::device& receiving_ = keep(net::device::open(open_adding_transport()));
 };
 
 #define TEST_F_FOREIGN(fixture, name, options) \
   TEST_F_SCRIPT(fixture, name, (net::connection & receiver, net::connection & sender), between(WEFT_SCRIPT, options))
 
 TEST_F_FOREIGN(foreign_immediate, may_come_any_number_of_times, foreign()) {
-  auto sent = co_await payload(10);
+  auto sent = co_await pool().allocate(10);
   for (int i = 0; i < 20; ++i) {
     co_await sender.send(sent);
     const auto message = co_await receiver.recv_or_throw();
@@ -71,14 +65,14 @@ TEST_F_FOREIGN(foreign_immediate, may_come_any_number_of_times, foreign()) {
 }
 
 TEST_F_FOREIGN(foreign_immediate, lets_no_message_through_that_is_larger_than_receive_size, foreign()) {
-  co_await sender.send(co_await payload(100));
+  co_await sender.send(co_await pool().allocate(100));
   EXPECT_EQ((co_await receiver.recv_or_throw()).size(), 100u);
-  static_cast<void>(co_await failure_of(sender.send(co_await payload(101))));
+  static_cast<void>(co_await failure_of(sender.send(co_await pool().allocate(101))));
   EXPECT_TRUE(says(co_await failure_of(receiver.recv()), "larger than receive_size"));
 }
 
 TEST_F_FOREIGN(foreign_immediate, from_a_weft_peer_never_comes_with_a_payload, {}) {
-  static_cast<void>(co_await failure_of(sender.send(co_await payload(10))));
+  static_cast<void>(co_await failure_of(sender.send(co_await pool().allocate(10))));
   EXPECT_TRUE(says(co_await failure_of(receiver.recv()), "without a valid trailer"));
 }
 

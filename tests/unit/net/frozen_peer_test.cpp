@@ -14,6 +14,7 @@
 #include "kit/clock.hpp"
 #include "kit/failure.hpp"
 #include "kit/settle.hpp"
+#include "kit/tell.hpp"
 #include "kit/test.hpp"
 
 using namespace std::chrono_literals;
@@ -31,9 +32,7 @@ task<> echo_one(net::device& device) {
   auto peer = co_await request->accept();  // without the option
   auto memory = co_await device.pool().allocate(64);
   const auto open = co_await peer.expose(std::move(memory), mr::usage::read_src);
-  auto table = co_await device.pool().allocate(mr::remote_region::max_packed_bytes);
-  std::ranges::copy(open.remote().pack(), table.data());
-  co_await peer.send(std::move(table));
+  co_await test::tell(peer, device.pool(), open.remote());
   while (auto message = co_await peer.recv()) co_await peer.send(std::move(message->payload));
 }
 
@@ -130,8 +129,7 @@ TEST(frozen_peer, shows_in_the_dump_and_in_the_statistics_as_an_operation_that_d
   executor home;
   const auto script = [&]() -> task<> {
     auto peer = co_await device.connect(there.address());
-    const auto table = co_await peer.recv_or_throw();
-    const auto memory = mr::remote_region::unpack(table.bytes());
+    const auto memory = co_await test::hear_region(peer);
     auto target = co_await device.pool().allocate(64);
     co_await peer.read(target, memory);
     EXPECT_EQ(peer.statistics().stalled, 0ns);

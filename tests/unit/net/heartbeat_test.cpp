@@ -14,19 +14,13 @@ class heartbeats : public net_test {
   /// Runs `script(raw, connection)` with a peer made by hand, whose greeting says whether it answers heartbeats.
   template <class Script>
   void with_a_peer(bool answers, std::chrono::milliseconds beat, Script script) {
-    run([&]() -> task<> {
+    const auto begin = [&]() -> task<> {
       begin_a_period();
-      auto listener = co_await listen();
-      raw_peer raw = raw_peer::connect(listener.address());
-      bytes greeting = greeting_bytes();
-      if (answers) greeting[5] |= std::byte{0x10};
-      const auto accept_it = [&]() -> task<net::connection> {
-        auto request = co_await listener.next();
-        co_return co_await request->accept({.heartbeat = beat});
-      };
-      auto both = co_await when_all(raw.set_up(greeting), accept_it());
-      co_await script(raw, std::get<1>(both));
-    });
+      co_return;
+    };
+    run(begin);
+    const bytes greeting = answers ? greeting_with(5, 0x10) : greeting_bytes();
+    against_raw_client(script, {.greeting = greeting, .ours = {.heartbeat = beat}});
   }
 
   /// Beats fall on the multiples of their period. After one of them, none comes by itself while a test lasts, beside
@@ -59,15 +53,8 @@ class heartbeats : public net_test {
 
   /// What a peer answers with, as the n-th message that it sends.
   static bytes nth_answer(std::uint32_t n) {
-    using net::iwarp::untagged_header;
-    const net::trailer end{.kind = net::message_kind::credits, .credits = greeted_depth};
-    net::trailer::storage room;
-    const auto packed = end.pack(room);
-    bytes ulpdu(untagged_header::bytes);
-    net::iwarp::encode(untagged_header{.opcode = net::iwarp::opcode::send, .sequence = n},
-                       std::span(ulpdu).first<untagged_header::bytes>());
-    ulpdu.insert(ulpdu.end(), packed.begin(), packed.end());
-    return ulpdu;
+    return untagged_ulpdu({.opcode = net::iwarp::opcode::send, .sequence = n},
+                          trailer_bytes({.kind = net::message_kind::credits, .credits = greeted_depth}));
   }
 };
 
@@ -151,12 +138,8 @@ TEST_F_TASK(heartbeats, of_both_ends_keep_many_idle_connections) {
   auto listener = co_await listen();
   std::vector<net::connection> ends;
   const net::connection_options how{.heartbeat = period};
-  const auto accept_it = [&]() -> task<net::connection> {
-    auto request = co_await listener.next();
-    co_return co_await request->accept(how);
-  };
   for (int i = 0; i < 4; ++i) {
-    auto both = co_await when_all(device().connect(std::string(listener.address()), how), accept_it());
+    auto both = co_await when_all(device().connect(std::string(listener.address()), how), accept(listener, how));
     ends.push_back(std::move(std::get<0>(both)));
     ends.push_back(std::move(std::get<1>(both)));
     jump(period / 8);  // they are not as old as one another

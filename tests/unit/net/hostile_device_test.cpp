@@ -20,23 +20,15 @@ bytes packed(const owner_message& what) {
 
 class hostile_about_devices : public net_test {
  protected:
-  static bytes greeting() {
-    bytes said = greeting_bytes();
-    said[5] |= std::byte{0x80};
-    return said;
-  }
-  template <class Script>
-  void against(Script script, bool agreed = true) {
-    against_raw_client(script, false, agreed ? greeting() : greeting_bytes(), {.device_memory = true});
+  static raw_client client(bool agreed = true) {
+    return {.greeting = agreed ? greeting_with(5, 0x80) : greeting_bytes(), .ours = {.device_memory = true}};
   }
   void expect_end_after(const std::vector<bytes>& messages, bool agreed = true) {
-    against(
-        [&](raw_peer& raw, net::connection& peer) -> task<> {
-          for (const bytes& each : messages) co_await raw.send_message(each, about_devices, greeted_depth);
-          const auto failure = co_await failure_of(peer.recv());
-          EXPECT_EQ(failure ? failure->code() : std::error_code(), errc::protocol_error);
-        },
-        agreed);
+    const auto script = [&](raw_peer& raw, net::connection& peer) -> task<> {
+      for (const bytes& each : messages) co_await raw.send_message(each, about_devices, greeted_depth);
+      EXPECT_EQ(co_await code_of(peer.recv()), errc::protocol_error);
+    };
+    against_raw_client(script, client(agreed));
   }
 };
 
@@ -53,20 +45,18 @@ TEST_F(hostile_about_devices, answers_that_nobody_waits_for) {
 }
 
 // This end would ask for room to be able to ask.
-TEST_F(hostile_about_devices, room_for_copies_that_has_to_be_asked_for_is_none) {
-  against([&](raw_peer& raw, net::connection& peer) -> task<> {
-    const mr::remote_place behind{.fabric = mr::place_behind_owner, .address = 0, .key = 1};
-    const mr::usage both_ways = mr::usage::write_dst | mr::usage::read_src;
-    const mr::remote_region there({&behind, 1}, 64, both_ways);
-    const mr::remote_region room({&behind, 1}, owner_message::slots * owner_message::slot_bytes, both_ways);
-    auto memory = co_await pool().allocate(64);
-    const auto answer = [&]() -> task<> {
-      static_cast<void>(co_await raw.receive_fpdu());
-      co_await raw.send_message(packed({.what = verb::memory, .region = room}), about_devices, greeted_depth);
-    };
-    const auto done = co_await when_all(code_of(peer.write(memory, there)), answer());
-    EXPECT_EQ(std::get<0>(done), errc::no_memory);
-  });
+TEST_F_AGAINST_RAW(hostile_about_devices, room_for_copies_that_has_to_be_asked_for_is_none, client()) {
+  const mr::remote_place behind{.fabric = mr::place_behind_owner, .address = 0, .key = 1};
+  const mr::usage both_ways = mr::usage::write_dst | mr::usage::read_src;
+  const mr::remote_region there({&behind, 1}, 64, both_ways);
+  const mr::remote_region room({&behind, 1}, owner_message::slots * owner_message::slot_bytes, both_ways);
+  auto memory = co_await pool().allocate(64);
+  const auto answer = [&]() -> task<> {
+    static_cast<void>(co_await raw.receive_fpdu());
+    co_await raw.send_message(packed({.what = verb::memory, .region = room}), about_devices, greeted_depth);
+  };
+  const auto done = co_await when_all(code_of(peer.write(memory, there)), answer());
+  EXPECT_EQ(std::get<0>(done), errc::no_memory);
 }
 
 TEST_F(hostile_about_devices, asking_twice) {
@@ -83,15 +73,13 @@ TEST_F(hostile_about_devices, several_requests_for_persistence_at_a_time) {
 }
 
 TEST_F(hostile_about_devices, requests_for_copies_where_persistence_alone_was_agreed_on) {
-  bytes said = greeting_bytes();
-  said[15] |= std::byte{0x02};
   for (const verb what : {verb::ask, verb::memory, verb::put, verb::get, verb::share, verb::unshare}) {
     const auto script = [&](raw_peer& raw, net::connection& peer) -> task<> {
       EXPECT_TRUE(peer.capabilities().persistent_flush);
       co_await raw.send_message(packed({.what = what}), about_devices, greeted_depth);
       EXPECT_EQ(co_await code_of(peer.recv()), errc::protocol_error);
     };
-    against_raw_client(script, false, said, {.persistent_flush = true});
+    against_raw_client(script, {.greeting = greeting_with(15, 0x02), .ours = {.persistent_flush = true}});
   }
 }
 

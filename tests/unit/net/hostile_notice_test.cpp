@@ -15,63 +15,46 @@ using mr::detail::write_counter_core;
 constexpr std::uint8_t counted_kind = 8;
 
 bytes written(std::uint32_t counter, std::uint32_t writes) {
-  const net::trailer end{
-      .kind = net::message_kind::written, .credits = greeted_depth, .immediate = counter, .writes = writes};
-  net::trailer::storage room;
-  const auto packed = end.pack(room);
-  return {packed.begin(), packed.end()};
+  return trailer_bytes(
+      {.kind = net::message_kind::written, .credits = greeted_depth, .immediate = counter, .writes = writes});
 }
 
 class hostile_about_writes : public net_test {
  protected:
-  static bytes greeting(bool hears) {
-    bytes said = greeting_bytes();
-    said[15] = std::byte{hears ? std::uint8_t{1} : std::uint8_t{0}};
-    return said;
-  }
-  static task<> expect_end(net::connection& peer) {
-    const auto failure = co_await failure_of(peer.recv());
-    EXPECT_EQ(failure ? failure->code() : std::error_code(), errc::protocol_error);
-  }
+  static raw_client hearing() { return {.greeting = greeting_with(15, 1)}; }
 };
 
-TEST_F(hostile_about_writes, without_having_agreed_on_it) {
+TEST_F_AGAINST_RAW(hostile_about_writes, without_having_agreed_on_it) {
   const auto counter = std::make_shared<write_counter_core>();
   const told_counter told(counter);
-  const auto script = [&](raw_peer& raw, net::connection& peer) -> task<> {
-    co_await raw.send_message(written(told.number(), 1));
-    co_await expect_end(peer);
-  };
-  against_raw_client(script, false, greeting(false));
+  co_await raw.send_message(written(told.number(), 1));
+  EXPECT_EQ(co_await code_of(peer.recv()), errc::protocol_error);
   EXPECT_EQ(counter->value(), 0u);
 }
 
-TEST_F_AGAINST_RAW(hostile_about_writes, answers_that_nobody_waits_for, false, greeting(true)) {
+TEST_F_AGAINST_RAW(hostile_about_writes, answers_that_nobody_waits_for, hearing()) {
   co_await raw.send_message({}, counted_kind, greeted_depth);
-  co_await expect_end(peer);
+  EXPECT_EQ(co_await code_of(peer.recv()), errc::protocol_error);
 }
 
-TEST_F(hostile_about_writes, by_numbers_that_count_nothing_are_answered_and_change_nothing) {
+TEST_F_AGAINST_RAW(hostile_about_writes, by_numbers_that_count_nothing_are_answered_and_change_nothing, hearing()) {
   const auto counter = std::make_shared<write_counter_core>();
   told_counter told(counter);
   const std::uint32_t open = told.number();
-  const auto script = [&](raw_peer& raw, net::connection&) -> task<> {
-    const auto tell = [&](std::uint32_t number, std::uint32_t writes) -> task<> {
-      co_await raw.send_message(written(number, writes));
-      const bytes answer = co_await raw.receive_fpdu();
-      EXPECT_FALSE(answer.empty());
-      if (answer.empty()) co_return;
-      EXPECT_EQ(answer[answer.size() - net::trailer::bytes], std::byte{counted_kind});
-    };
-    co_await tell(open + 1, 7);
-    EXPECT_EQ(counter->value(), 0u);
-    co_await tell(open, net::trailer::most_writes);
-    EXPECT_EQ(counter->value(), net::trailer::most_writes);
-    told = told_counter();
-    co_await tell(open, 1);
-    EXPECT_EQ(counter->value(), net::trailer::most_writes);
+  const auto tell = [&](std::uint32_t number, std::uint32_t writes) -> task<> {
+    co_await raw.send_message(written(number, writes));
+    const bytes answer = co_await raw.receive_fpdu();
+    EXPECT_FALSE(answer.empty());
+    if (answer.empty()) co_return;
+    EXPECT_EQ(answer[answer.size() - net::trailer::bytes], std::byte{counted_kind});
   };
-  against_raw_client(script, false, greeting(true));
+  co_await tell(open + 1, 7);
+  EXPECT_EQ(counter->value(), 0u);
+  co_await tell(open, net::trailer::most_writes);
+  EXPECT_EQ(counter->value(), net::trailer::most_writes);
+  told = told_counter();
+  co_await tell(open, 1);
+  EXPECT_EQ(counter->value(), net::trailer::most_writes);
 }
 
 }  // namespace

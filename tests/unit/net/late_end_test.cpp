@@ -9,8 +9,7 @@ namespace {
 class late_end : public net_test {};
 
 // The peer reads nothing before, so that most of it still has to be sent.
-TEST_F_AGAINST_RAW(late_end, that_closes_goes_on_with_what_it_has_in_flight, false, greeting_bytes(),
-                   {.close_timeout = 400s}) {
+TEST_F_AGAINST_RAW(late_end, that_closes_goes_on_with_what_it_has_in_flight, {.ours = {.close_timeout = 400s}}) {
   constexpr std::size_t much = std::size_t{16} << 20;  // more than the sockets hold
   auto memory = co_await pool().allocate(much);
   const mr::remote_region there(1, 0, much, mr::usage::write_dst);

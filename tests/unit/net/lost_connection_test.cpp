@@ -102,8 +102,7 @@ TEST_F(a_closed_window, of_a_peer_that_receives_later_ends_no_connection) {
   run([&]() -> task<> {
     auto listener = co_await listen();
     const auto serve = [&]() -> task<> {
-      auto request = co_await listener.next();
-      auto peer = co_await request->accept(plain());
+      auto peer = co_await accept(listener, plain());
       co_await sleep_for(look_away);
       while (co_await peer.recv()) ++received;
     };

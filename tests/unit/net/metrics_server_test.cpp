@@ -38,13 +38,13 @@ std::time_t date_in(const std::string& answer) {
 
 class metrics_server_test : public net_test {
  protected:
-  /// Runs `script(address)` beside a server whose only counter says how often it was asked.
+  /// Runs `script(address)` beside a server.
   template <class Script>
   void beside_server(Script script, net::metrics_server_options options = {}) {
     run([&]() -> task<> {
       auto server = co_await net::metrics_server::listen(device(), "tcp://127.0.0.1:0", options);
-      const auto collect = [&](metrics& all) { all.counter("asked_total", "Requests.", {}, ++asked_); };
-      const std::string address(server.address().substr(std::string_view("tcp://").size()));
+      const auto collect = [&](metrics& all) { collect_(all); };
+      const std::string address = address_of(server);
       const auto both = [&](scope& tasks) -> task<> {
         tasks.spawn(server.serve(collect));
         co_await script(address);
@@ -52,6 +52,10 @@ class metrics_server_test : public net_test {
       };
       co_await with_scope(on_failure::stop_siblings, both);
     });
+  }
+
+  static std::string address_of(const net::metrics_server& server) {
+    return std::string(server.address().substr(std::string_view("tcp://").size()));
   }
 
   static task<std::string> ask(std::string address, std::string_view request) {
@@ -62,23 +66,25 @@ class metrics_server_test : public net_test {
   }
 
   std::uint64_t asked_ = 0;
+  /// By default the only counter says how often the server was asked.
+  std::function<void(metrics&)> collect_ = [this](metrics& all) {
+    all.counter("asked_total", "Requests.", {}, ++asked_);
+  };
 };
-
-TEST_F(metrics_server_test, gives_each_request_the_numbers_of_that_moment) {
-  beside_server([](std::string address) -> task<> {
-    EXPECT_EQ(without_date(co_await ask(address, a_request)),
-              "HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: 70\r\n"
-              "Connection: close\r\n\r\n"
-              "# HELP asked_total Requests.\n# TYPE asked_total counter\nasked_total 1\n");
-    const std::string second = co_await ask(address, "GET /metrics?debug=1 HTTP/1.0\r\n\r\n");
-    EXPECT_TRUE(second.ends_with("asked_total 2\n")) << second;
-    const std::string by_a_proxy = co_await ask(address, "GET http://weft:1/metrics HTTP/1.1\r\nhost: weft\r\n\r\n");
-    EXPECT_TRUE(by_a_proxy.ends_with("asked_total 3\n")) << by_a_proxy;
-  });
-}
 
 #define TEST_F_BESIDE_SERVER(fixture, name) \
   TEST_F_SCRIPT(fixture, name, (std::string address), beside_server(WEFT_SCRIPT))
+
+TEST_F_BESIDE_SERVER(metrics_server_test, gives_each_request_the_numbers_of_that_moment) {
+  EXPECT_EQ(without_date(co_await ask(address, a_request)),
+            "HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: 70\r\n"
+            "Connection: close\r\n\r\n"
+            "# HELP asked_total Requests.\n# TYPE asked_total counter\nasked_total 1\n");
+  const std::string second = co_await ask(address, "GET /metrics?debug=1 HTTP/1.0\r\n\r\n");
+  EXPECT_TRUE(second.ends_with("asked_total 2\n")) << second;
+  const std::string by_a_proxy = co_await ask(address, "GET http://weft:1/metrics HTTP/1.1\r\nhost: weft\r\n\r\n");
+  EXPECT_TRUE(by_a_proxy.ends_with("asked_total 3\n")) << by_a_proxy;
+}
 
 TEST_F_BESIDE_SERVER(metrics_server_test, dates_every_answer_by_the_system_clock) {
   const std::time_t before = now();
@@ -107,33 +113,31 @@ TEST_F_BESIDE_SERVER(metrics_server_test, gives_HEAD_the_fields_without_the_page
   EXPECT_TRUE(answer.ends_with("Content-Length: 70\r\nConnection: close\r\n\r\n")) << answer;
 }
 
-TEST_F(metrics_server_test, answers_what_it_does_not_serve_with_the_status_that_says_so) {
-  beside_server([this](std::string address) -> task<> {
-    const std::pair<std::string, std::string_view> wrong[] = {
-        {"GET / HTTP/1.1\r\nHost: a\r\n\r\n", "404 Not Found"},
-        {"GET /metricsandmore HTTP/1.0\r\n\r\n", "404 Not Found"},
-        {"GET http://a HTTP/1.1\r\nHost: a\r\n\r\n", "400 Bad Request"},
-        {"GET /metrics HTTP/1.1\r\nAccept: */*\r\n\r\n", "400 Bad Request"},
-        {"GET /metrics HTTP/1.1\r\nHost: a\r\nhOST: a\r\n\r\n", "400 Bad Request"},
-        {"GET /metrics HTTP/1.0\r\nHost: a\r\nHost: b\r\n\r\n", "400 Bad Request"},
-        {"POST /metrics HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc", "405 Method Not Allowed"},
-        {"GET /metrics\r\n\r\n", "400 Bad Request"},
-        {"GET  HTTP/1.1\r\n\r\n", "400 Bad Request"},
-        {" /metrics HTTP/1.1\r\n\r\n", "400 Bad Request"},
-        {"GET /a b HTTP/1.0\r\n\r\n", "400 Bad Request"},
-        {"GET metrics HTTP/1.0\r\n\r\n", "400 Bad Request"},
-        {"GET /metrics SMTP/1.1\r\n\r\n", "400 Bad Request"},
-        {"\r\n\r\n", "400 Bad Request"},
-        {std::string(8192, 'x'), "431 Request Header Fields Too Large"},
-        {"GET /metrics HTTP/1.1\r\nCookie: " + std::string(20'000, 'x') + "\r\n\r\n",
-         "431 Request Header Fields Too Large"},
-    };
-    for (const auto& [request, status] : wrong) {
-      const std::string answer = co_await ask(address, request);
-      EXPECT_TRUE(answer.starts_with("HTTP/1.1 " + std::string(status) + "\r\n")) << request << "\n" << answer;
-    }
-    EXPECT_EQ(asked_, 0U);
-  });
+TEST_F_BESIDE_SERVER(metrics_server_test, answers_what_it_does_not_serve_with_the_status_that_says_so) {
+  const std::pair<std::string, std::string_view> wrong[] = {
+      {"GET / HTTP/1.1\r\nHost: a\r\n\r\n", "404 Not Found"},
+      {"GET /metricsandmore HTTP/1.0\r\n\r\n", "404 Not Found"},
+      {"GET http://a HTTP/1.1\r\nHost: a\r\n\r\n", "400 Bad Request"},
+      {"GET /metrics HTTP/1.1\r\nAccept: */*\r\n\r\n", "400 Bad Request"},
+      {"GET /metrics HTTP/1.1\r\nHost: a\r\nhOST: a\r\n\r\n", "400 Bad Request"},
+      {"GET /metrics HTTP/1.0\r\nHost: a\r\nHost: b\r\n\r\n", "400 Bad Request"},
+      {"POST /metrics HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc", "405 Method Not Allowed"},
+      {"GET /metrics\r\n\r\n", "400 Bad Request"},
+      {"GET  HTTP/1.1\r\n\r\n", "400 Bad Request"},
+      {" /metrics HTTP/1.1\r\n\r\n", "400 Bad Request"},
+      {"GET /a b HTTP/1.0\r\n\r\n", "400 Bad Request"},
+      {"GET metrics HTTP/1.0\r\n\r\n", "400 Bad Request"},
+      {"GET /metrics SMTP/1.1\r\n\r\n", "400 Bad Request"},
+      {"\r\n\r\n", "400 Bad Request"},
+      {std::string(8192, 'x'), "431 Request Header Fields Too Large"},
+      {"GET /metrics HTTP/1.1\r\nCookie: " + std::string(20'000, 'x') + "\r\n\r\n",
+       "431 Request Header Fields Too Large"},
+  };
+  for (const auto& [request, status] : wrong) {
+    const std::string answer = co_await ask(address, request);
+    EXPECT_TRUE(answer.starts_with("HTTP/1.1 " + std::string(status) + "\r\n")) << request << "\n" << answer;
+  }
+  EXPECT_EQ(asked_, 0U);
 }
 
 TEST_F(metrics_server_test, lets_go_of_clients_that_are_silent_and_of_those_that_go) {
@@ -158,7 +162,7 @@ TEST_F(metrics_server_test, a_stop_in_the_middle_of_a_request_ends_its_client_an
   run([&]() -> task<> {
     auto server = co_await net::metrics_server::listen(device(), "tcp://127.0.0.1:0");
     const auto collect = [](metrics&) {};
-    const std::string address(server.address().substr(std::string_view("tcp://").size()));
+    const std::string address = address_of(server);
     raw_peer reading = raw_peer::connect(address);
     raw_peer answered = raw_peer::connect(address);
     const auto both = [&](scope& tasks) -> task<> {
@@ -174,20 +178,11 @@ TEST_F(metrics_server_test, a_stop_in_the_middle_of_a_request_ends_its_client_an
   });
 }
 
-TEST_F(metrics_server_test, says_why_the_metrics_could_not_be_collected) {
-  run([&]() -> task<> {
-    auto server = co_await net::metrics_server::listen(device(), "tcp://127.0.0.1:0");
-    const auto collect = [](metrics&) { throw std::runtime_error("the disk is gone"); };
-    const std::string address(server.address().substr(std::string_view("tcp://").size()));
-    const auto both = [&](scope& tasks) -> task<> {
-      tasks.spawn(server.serve(collect));
-      const std::string answer = co_await ask(address, a_request);
-      EXPECT_TRUE(answer.starts_with("HTTP/1.1 500 Internal Server Error\r\n")) << answer;
-      EXPECT_TRUE(answer.ends_with("The metrics could not be collected: the disk is gone\n")) << answer;
-      tasks.request_stop();
-    };
-    co_await with_scope(on_failure::stop_siblings, both);
-  });
+TEST_F_BESIDE_SERVER(metrics_server_test, says_why_the_metrics_could_not_be_collected) {
+  collect_ = [](metrics&) { throw std::runtime_error("the disk is gone"); };
+  const std::string answer = co_await ask(address, a_request);
+  EXPECT_TRUE(answer.starts_with("HTTP/1.1 500 Internal Server Error\r\n")) << answer;
+  EXPECT_TRUE(answer.ends_with("The metrics could not be collected: the disk is gone\n")) << answer;
 }
 
 TEST_F_TASK(metrics_server_test, is_one_call_for_which_an_address_in_use_is_an_error) {

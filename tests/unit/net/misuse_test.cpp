@@ -9,13 +9,6 @@
 namespace weft::test {
 namespace {
 
-// Awaits it, and lets its value go.
-template <class Operation>
-task<bool> as_void(Operation operation) {
-  static_cast<void>(co_await std::move(operation));
-  co_return true;
-}
-
 // As as_result() finds it: the call itself does not throw.
 template <class Operation>
 task<std::error_code> outcome_of(Operation operation) {
@@ -23,31 +16,15 @@ task<std::error_code> outcome_of(Operation operation) {
   co_return outcome ? std::error_code() : outcome.error().code();
 }
 
-task<std::error_code> send_it(net::transfer operation) {
-  try {
-    co_await operation;
-  } catch (const error& why) {
-    co_return why.code();
-  }
-  co_return std::error_code();
-}
-
-class misuse : public net_test {
- protected:
-  task<std::pair<net::connection, net::connection>> connected() {
-    auto listener = co_await listen();
-    auto both = co_await when_all(device().connect(std::string(listener.address())), accept(listener));
-    co_return std::pair(std::get<0>(std::move(both)), std::get<1>(std::move(both)));
-  }
-};
+class misuse : public net_test {};
 
 // NOLINTBEGIN(bugprone-use-after-move): what is tested
 
 TEST_F(misuse, every_operation_of_a_connection_that_was_moved_from_is_refused_with_words) {
   trace_file trace("/dev/null");  // which names each of them, and the peer that it has not
   const auto script = [&]() -> task<> {
-    auto both = co_await connected();
-    net::connection& gone = both.first;
+    auto both = co_await connected(device(), device());
+    net::connection& gone = both.client;
     net::connection here = std::move(gone);
     auto memory = co_await pool().allocate(64);
     auto exposed = co_await here.expose(co_await pool().allocate(64), mr::usage::write_dst | mr::usage::read_src);
@@ -102,8 +79,8 @@ TEST_F(misuse, every_operation_of_a_connection_that_was_moved_from_is_refused_wi
 }
 
 TEST_F_TASK(misuse, an_operation_of_a_connection_is_awaited_once) {
-  auto both = co_await connected();
-  auto sending = both.first.send(co_await pool().allocate(64));
+  auto both = co_await connected(device(), device());
+  auto sending = both.client.send(co_await pool().allocate(64));
   co_await sending;
   std::optional<error> failure;
   try {
@@ -112,19 +89,19 @@ TEST_F_TASK(misuse, an_operation_of_a_connection_is_awaited_once) {
     failure = why;
   }
   EXPECT_TRUE(contains(failure, "awaited before"));
-  auto another = both.first.send(co_await pool().allocate(64));
-  EXPECT_EQ(co_await send_it(std::move(another)), std::error_code());
-  EXPECT_EQ(co_await send_it(std::move(another)), errc::invalid_argument) << "moved from";
-  co_await both.first.send(co_await pool().allocate(1));
+  auto another = both.client.send(co_await pool().allocate(64));
+  EXPECT_EQ(co_await code_of(std::move(another)), std::error_code());
+  EXPECT_EQ(co_await code_of(std::move(another)), errc::invalid_argument) << "moved from";
+  co_await both.client.send(co_await pool().allocate(1));
   std::vector<std::size_t> sizes;
-  for (int i = 0; i < 3; ++i) sizes.push_back((co_await both.second.recv_or_throw()).size());
+  for (int i = 0; i < 3; ++i) sizes.push_back((co_await both.server.recv_or_throw()).size());
   EXPECT_EQ(sizes, (std::vector<std::size_t>{64, 64, 1})) << "the connection is none the worse";
 }
 
 TEST_F_TASK(misuse, a_stream_over_a_connection_that_was_moved_from_is_refused_with_words) {
-  auto both = co_await connected();
-  const net::connection kept = std::move(both.first);
-  const auto failure = failure_thrown_by([&] { const net::stream over(std::move(both.first)); });
+  auto both = co_await connected(device(), device());
+  const net::connection kept = std::move(both.client);
+  const auto failure = failure_thrown_by([&] { const net::stream over(std::move(both.client)); });
   EXPECT_TRUE(failed_with(failure, errc::closed, "a connection that was moved from"));
 }
 
@@ -166,10 +143,9 @@ TEST_F_TASK(misuse, every_operation_of_a_stream_that_is_not_connected_is_refused
 }
 
 TEST_F_TASK(misuse, exposures_and_windows_that_are_empty_have_no_key) {
-  auto both = co_await connected();
+  auto both = co_await connected(device(), device());
   EXPECT_EQ(code_thrown_by([] { static_cast<void>(net::exposure().remote()); }), errc::invalid_argument);
-  EXPECT_EQ(code_thrown_by([] { static_cast<void>(net::exposure().remote()); }), errc::invalid_argument);
-  auto exposed = co_await both.first.expose(co_await pool().allocate(64), mr::usage::write_dst);
+  auto exposed = co_await both.client.expose(co_await pool().allocate(64), mr::usage::write_dst);
   auto taken = std::move(exposed);
   EXPECT_EQ(code_thrown_by([&] { static_cast<void>(exposed.remote()); }), errc::invalid_argument);
   EXPECT_EQ(taken.remote().size(), 64U);
@@ -178,7 +154,7 @@ TEST_F_TASK(misuse, exposures_and_windows_that_are_empty_have_no_key) {
   static_cast<void>(co_await exposed.revoke());
   std::vector<std::byte> bytes(64);
   auto region = co_await device().domain().register_memory(std::span(bytes), {.usage = mr::usage::bind_window});
-  auto window = co_await both.first.expose(region.slice(), mr::usage::write_dst);
+  auto window = co_await both.client.expose(region.slice(), mr::usage::write_dst);
   auto moved = std::move(window);
   EXPECT_EQ(code_thrown_by([&] { static_cast<void>(window.remote()); }), errc::invalid_argument);
   co_await window.revoke();
@@ -193,9 +169,9 @@ TEST_F_TASK(misuse, a_device_that_was_moved_from_says_so) {
   EXPECT_EQ(code_thrown_by([&] { static_cast<void>(first.pool()); }), errc::invalid_argument);
   EXPECT_EQ(code_thrown_by([&] { static_cast<void>(first.domain()); }), errc::invalid_argument);
   EXPECT_EQ(code_thrown_by([&] { static_cast<void>(first.statistics()); }), errc::invalid_argument);
-  EXPECT_EQ(co_await code_of(as_void(first.connect("127.0.0.1:1"))), errc::invalid_argument);
-  EXPECT_EQ(co_await code_of(as_void(first.listen("127.0.0.1:0"))), errc::invalid_argument);
-  EXPECT_EQ(co_await code_of(as_void(first.share_receives())), errc::invalid_argument);
+  EXPECT_EQ(co_await code_of(first.connect("127.0.0.1:1")), errc::invalid_argument);
+  EXPECT_EQ(co_await code_of(first.listen("127.0.0.1:0")), errc::invalid_argument);
+  EXPECT_EQ(co_await code_of(first.share_receives()), errc::invalid_argument);
   std::array<std::byte, 8> bytes{};
   const std::span<std::byte> range(bytes);
   EXPECT_EQ(co_await outcome_of(first.register_memory(range, {})), errc::invalid_argument);

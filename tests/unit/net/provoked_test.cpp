@@ -10,6 +10,7 @@
 #include <set>
 #include <tuple>
 
+#include "kit/buffers.hpp"
 #include "net/support.hpp"
 #include "stag_of.hpp"
 
@@ -35,6 +36,7 @@ struct provocation {
   const char* name;
   terminate_code code;
   task<> (*commit)(scene&);
+  std::string_view words = {};  // of the error at this end
   bool crc = false;
 };
 
@@ -48,19 +50,26 @@ std::string name_of(const testing::TestParamInfo<Case>& info) {
 
 const bytes two(2, std::byte{1});
 
-bytes tagged_ulpdu(const tagged_header& header, std::size_t payload = 2) {
-  bytes ulpdu(tagged_header::bytes + payload);
-  encode(header, std::span(ulpdu).first<tagged_header::bytes>());
-  return ulpdu;
-}
+constexpr std::uint8_t data_with_immediate = 4;
+constexpr std::uint8_t unknown_kind = 9;
+constexpr std::uint8_t with_atomics = 1;  // in a greeting
 
-bytes untagged_ulpdu(const untagged_header& header, std::size_t payload = 2) {
-  bytes ulpdu(untagged_header::bytes + payload);
-  encode(header, std::span(ulpdu).first<untagged_header::bytes>());
-  return ulpdu;
-}
+// The error of each access that is refused has them.
+constexpr std::string_view access_words = "the peer tried to";
 
 task<> say(raw_peer& raw, bytes ulpdu) { co_await raw.send_fpdu(ulpdu); }
+
+task<> say_untagged(scene& with, untagged_header header, std::size_t payload = 2) {
+  return say(with.raw, untagged_ulpdu(header, bytes(payload)));
+}
+
+task<> send_message(scene& with, std::size_t size, std::uint8_t kind, std::uint32_t credits = greeted_depth) {
+  co_await with.raw.send_message(bytes(size), kind, credits);
+}
+
+task<> invalidate(scene& with, std::uint32_t key) {
+  return say_untagged(with, {.opcode = opcode::send_with_invalidate, .invalidate_stag = key}, 8);
+}
 
 task<> say_changed(raw_peer& raw, bytes ulpdu, std::size_t at, std::byte value) {
   ulpdu[at] = value;
@@ -69,98 +78,102 @@ task<> say_changed(raw_peer& raw, bytes ulpdu, std::size_t at, std::byte value) 
 
 task<> flood_with_reads(scene& with) {
   // Read responses wait for their turn while the requests come in, so that one burst of these exceeds any depth.
-  const bytes one = with.raw.fpdu([&] {
-    bytes ulpdu = untagged_ulpdu({.opcode = opcode::read_request, .queue = read_request_queue}, read_request::bytes);
-    encode(read_request{.sink_stag = 7, .size = open_bytes, .source_stag = with.both},
-           std::span(ulpdu).last<read_request::bytes>());
-    return ulpdu;
-  }());
+  std::array<std::byte, read_request::bytes> body{};
+  encode(read_request{.sink_stag = 7, .size = open_bytes, .source_stag = with.both}, body);
   bytes burst;
-  constexpr std::size_t sequence_at = mpa::length_bytes + 10;
-  for (std::size_t i = 1; i <= 200; ++i) {
-    burst.insert(burst.end(), one.begin(), one.end());
-    (burst.end() - static_cast<std::ptrdiff_t>(one.size()))[sequence_at + 3] = static_cast<std::byte>(i);
+  for (std::uint32_t i = 1; i <= 200; ++i) {
+    const bytes next = with.raw.fpdu(
+        untagged_ulpdu({.opcode = opcode::read_request, .queue = read_request_queue, .sequence = i}, body));
+    burst.insert(burst.end(), next.begin(), next.end());
   }
   with.raw.send_now(burst);
   co_return;
 }
 
 task<> add_off_the_boundary(scene& with) {
-  bytes ulpdu = untagged_ulpdu({.opcode = opcode::atomic_request, .queue = read_request_queue}, atomic_request::bytes);
-  encode(atomic_request{.stag = with.both, .offset = 4, .operand = 1}, std::span(ulpdu).last<atomic_request::bytes>());
-  co_await with.raw.send_fpdu(ulpdu);
-}
-
-/// Of a weft that has every feature.
-bytes full_greeting() {
-  net::greeting self;
-  self.receive_depth = 16;
-  self.receive_size = 4096;
-  self.features.atomics = true;
-  const auto packed = self.pack();
-  return {packed.begin(), packed.end()};
+  std::array<std::byte, atomic_request::bytes> body{};
+  encode(atomic_request{.stag = with.both, .offset = 4, .operand = 1}, body);
+  co_await with.raw.send_fpdu(untagged_ulpdu({.opcode = opcode::atomic_request, .queue = read_request_queue}, body));
 }
 
 const provocation provocations[] = {
     // RDMAP: protection, of reads and invalidations
-    {"read_of_an_unknown_stag", cause::read_invalid_stag, [](scene& s) { return s.raw.read(unused_key, 0, 1); }},
-    {"invalidation_of_an_unknown_stag", cause::read_invalid_stag,
-     [](scene& s) {
-       return say(s.raw, untagged_ulpdu({.opcode = opcode::send_with_invalidate, .invalidate_stag = unused_key}, 8));
-     }},
-    {"read_past_the_end", cause::read_bounds, [](scene& s) { return s.raw.read(s.both, open_bytes - 1, 2); }},
-    {"read_of_what_is_only_writable", cause::read_access, [](scene& s) { return s.raw.read(s.write_only, 0, 1); }},
-    {"read_of_another_connections", cause::read_not_associated, [](scene& s) { return s.raw.read(foreign_key, 0, 1); }},
-    {"read_that_wraps", cause::read_wrap, [](scene& s) { return s.raw.read(s.both, ~std::uint64_t{0}, 2); }},
+    {"read_of_an_unknown_stag", cause::read_invalid_stag, [](scene& s) { return s.raw.read(unused_key, 0, 1); },
+     access_words},
+    {"invalidation_of_an_unknown_stag", cause::read_invalid_stag, [](scene& s) { return invalidate(s, unused_key); }},
+    {"read_past_the_end", cause::read_bounds, [](scene& s) { return s.raw.read(s.both, open_bytes - 1, 2); },
+     access_words},
+    {"read_of_all_there_is_and_more", cause::read_bounds, [](scene& s) { return s.raw.read(s.both, 0, UINT32_MAX); },
+     access_words},
+    {"read_of_what_is_only_writable", cause::read_access, [](scene& s) { return s.raw.read(s.write_only, 0, 1); },
+     access_words},
+    {"read_of_another_connections", cause::read_not_associated, [](scene& s) { return s.raw.read(foreign_key, 0, 1); },
+     access_words},
+    {"read_that_wraps", cause::read_wrap, [](scene& s) { return s.raw.read(s.both, ~std::uint64_t{0}, 2); },
+     access_words},
     {"invalidation_of_another_connections", cause::read_not_associated,
-     [](scene& s) {
-       return say(s.raw, untagged_ulpdu({.opcode = opcode::send_with_invalidate, .invalidate_stag = foreign_key}, 8));
-     }},
-    {"invalidation_of_a_shared_stag", cause::cannot_invalidate,
-     [](scene& s) {
-       return say(s.raw, untagged_ulpdu({.opcode = opcode::send_with_invalidate, .invalidate_stag = public_key}, 8));
-     }},
+     [](scene& s) { return invalidate(s, foreign_key); }},
+    {"invalidation_of_a_shared_stag", cause::cannot_invalidate, [](scene& s) { return invalidate(s, public_key); }},
     // RDMAP: operation
     {"rdmap_version_2", cause::rdmap_version,
-     [](scene& s) { return say_changed(s.raw, untagged_ulpdu({.opcode = opcode::send}), 1, std::byte{0x83}); }},
+     [](scene& s) { return say_changed(s.raw, untagged_ulpdu({.opcode = opcode::send}, two), 1, std::byte{0x83}); }},
     {"opcode_12", cause::unexpected_opcode,
-     [](scene& s) { return say(s.raw, untagged_ulpdu({.opcode = static_cast<opcode>(12)})); }},
+     [](scene& s) { return say_untagged(s, {.opcode = static_cast<opcode>(12)}); }},
     {"read_response_to_no_read", cause::unexpected_opcode,
-     [](scene& s) { return say(s.raw, tagged_ulpdu({.opcode = opcode::read_response, .stag = 7})); }},
+     [](scene& s) { return say(s.raw, tagged_ulpdu({.opcode = opcode::read_response, .stag = 7}, two)); }},
     {"short_read_request", cause::operation_unspecified,
-     [](scene& s) {
-       return say(s.raw, untagged_ulpdu({.opcode = opcode::read_request, .queue = read_request_queue}, 27));
-     }},
+     [](scene& s) { return say_untagged(s, {.opcode = opcode::read_request, .queue = read_request_queue}, 27); }},
     {"atomic_off_its_boundary", cause::stream_catastrophic, add_off_the_boundary},
     // DDP: tagged buffers
-    {"write_to_an_unknown_stag", cause::tagged_invalid_stag, [](scene& s) { return s.raw.write(unused_key, 0, two); }},
+    {"write_to_an_unknown_stag", cause::tagged_invalid_stag, [](scene& s) { return s.raw.write(unused_key, 0, two); },
+     access_words},
+    {"write_to_the_stag_that_none_is", cause::tagged_invalid_stag, [](scene& s) { return s.raw.write(0, 0, two); },
+     access_words},
     {"write_to_what_is_only_readable", cause::tagged_invalid_stag,
-     [](scene& s) { return s.raw.write(s.read_only, 0, two); }},
-    {"write_past_the_end", cause::tagged_bounds, [](scene& s) { return s.raw.write(s.both, open_bytes - 1, two); }},
+     [](scene& s) { return s.raw.write(s.read_only, 0, two); }, access_words},
+    {"write_past_the_end", cause::tagged_bounds, [](scene& s) { return s.raw.write(s.both, open_bytes - 1, two); },
+     access_words},
     {"write_to_another_connections", cause::tagged_not_associated,
-     [](scene& s) { return s.raw.write(foreign_key, 0, two); }},
-    {"write_that_wraps", cause::tagged_wrap, [](scene& s) { return s.raw.write(s.both, ~std::uint64_t{0}, two); }},
+     [](scene& s) { return s.raw.write(foreign_key, 0, two); }, access_words},
+    {"write_that_wraps", cause::tagged_wrap, [](scene& s) { return s.raw.write(s.both, ~std::uint64_t{0}, two); },
+     access_words},
     {"tagged_ddp_version_2", cause::tagged_version,
-     [](scene& s) { return say_changed(s.raw, tagged_ulpdu({.stag = s.both}), 0, std::byte{0xC2}); }},
+     [](scene& s) { return say_changed(s.raw, tagged_ulpdu({.stag = s.both}, two), 0, std::byte{0xC2}); }},
     // DDP: untagged buffers
     {"send_on_the_read_queue", cause::untagged_queue,
-     [](scene& s) { return say(s.raw, untagged_ulpdu({.opcode = opcode::send, .queue = read_request_queue})); }},
-    {"more_reads_than_agreed", cause::untagged_no_buffer, flood_with_reads},
+     [](scene& s) { return say_untagged(s, {.opcode = opcode::send, .queue = read_request_queue}); }},
+    {"more_reads_than_agreed", cause::untagged_no_buffer, flood_with_reads, "outstanding reads"},
     {"message_from_the_future", cause::untagged_sequence,
-     [](scene& s) { return say(s.raw, untagged_ulpdu({.opcode = opcode::send, .sequence = 2})); }},
+     [](scene& s) { return say_untagged(s, {.opcode = opcode::send, .sequence = 2}); }},
     {"message_that_begins_in_its_middle", cause::untagged_offset,
-     [](scene& s) { return say(s.raw, untagged_ulpdu({.opcode = opcode::send, .offset = 1})); }},
+     [](scene& s) { return say_untagged(s, {.opcode = opcode::send, .offset = 1}); }},
     {"message_too_long", cause::untagged_too_long,
-     [](scene& s) { return say(s.raw, untagged_ulpdu({.opcode = opcode::send}, 5000)); }},
+     [](scene& s) { return send_message(s, greeted_size + net::trailer::immediate_bytes + 1, data_kind); },
+     "has room for"},
+    {"message_too_long_in_the_room_for_its_trailer", cause::untagged_too_long,
+     [](scene& s) { return send_message(s, greeted_size + 1, data_kind); }, "receive_size"},
     {"untagged_ddp_version_0", cause::untagged_version,
-     [](scene& s) { return say_changed(s.raw, untagged_ulpdu({.opcode = opcode::send}), 0, std::byte{0x40}); }},
+     [](scene& s) { return say_changed(s.raw, untagged_ulpdu({.opcode = opcode::send}, two), 0, std::byte{0x40}); }},
+    // Messages of weft
+    {"message_without_a_trailer", cause::stream_catastrophic,
+     [](scene& s) { return say_untagged(s, {.opcode = opcode::send}, 1); }, "trailer"},
+    {"message_too_short_for_its_immediate_data", cause::stream_catastrophic,
+     [](scene& s) { return send_message(s, 3, data_with_immediate); }, "trailer"},
+    {"message_of_an_unknown_kind", cause::stream_catastrophic,
+     [](scene& s) { return send_message(s, 1, unknown_kind); }, "trailer"},
+    {"control_message_with_a_payload", cause::stream_catastrophic,
+     [](scene& s) { return send_message(s, 1, credits_kind); }, "trailer"},
+    {"more_credits_than_it_has_receives", cause::stream_catastrophic,
+     [](scene& s) { return send_message(s, 0, credits_kind, greeted_depth + 1); }, "credits"},
+    {"credits_that_are_taken_back", cause::stream_catastrophic,
+     [](scene& s) { return send_message(s, 0, credits_kind, greeted_depth - 1); }, "credits"},
     // MPA
     {"wrong_crc", cause::crc_mismatch,
      [](scene& s) {
-       static const bytes ulpdu = untagged_ulpdu({.opcode = opcode::send});
+       static const bytes ulpdu = untagged_ulpdu({.opcode = opcode::send}, two);
        return s.raw.send_fpdu(ulpdu, true);
      },
-     true},
+     "CRC mismatch", true},
     {"fpdu_shorter_than_a_header", cause::framing, [](scene& s) { return say(s.raw, bytes(13)); }},
     {"fpdu_longer_than_any", cause::framing,
      [](scene& s) {
@@ -187,22 +200,20 @@ TEST_P(provoked, a_terminate_with_its_cause_comes_back_and_memory_is_as_it_was) 
         std::vector<net::exposure> open;
         for (const mr::usage uses : {mr::usage::read_src | mr::usage::write_dst | mr::usage::atomic_dst,
                                      mr::usage::read_src, mr::usage::write_dst}) {
-          auto memory = co_await pool().allocate(open_bytes);
-          std::ranges::fill(memory.bytes(), std::byte{7});
+          auto memory = co_await filled_with(pool(), open_bytes, std::byte{7});
           open.push_back(co_await peer.expose(std::move(memory), uses));
         }
         scene now{raw, test::stag_of(open[0].remote()), test::stag_of(open[1].remote()),
                   test::stag_of(open[2].remote())};
         co_await GetParam().commit(now);
 
-        const auto said = co_await raw.receive_terminate();
-        EXPECT_TRUE(said && *said == GetParam().code) << (said ? describe(*said).c_str() : "no Terminate");
-        EXPECT_TRUE(failed_with(co_await failure_of(peer.recv()), errc::protocol_error));
-        for (const net::exposure& memory : open)
-          EXPECT_TRUE(std::ranges::all_of(memory.memory().bytes(), [](std::byte b) { return b == std::byte{7}; }));
-        EXPECT_TRUE(std::ranges::all_of(outside, [](std::byte b) { return b == std::byte{7}; }));
+        co_await expect_terminate(raw, GetParam().code);
+        static_cast<void>(co_await raw.receive_rest());
+        EXPECT_TRUE(failed_with(co_await failure_of(peer.recv()), errc::protocol_error, GetParam().words));
+        for (const net::exposure& memory : open) EXPECT_TRUE(is_all(memory.memory().bytes(), std::byte{7}));
+        EXPECT_TRUE(is_all(outside, std::byte{7}));
       },
-      GetParam().crc, full_greeting());
+      {.greeting = greeting_with(5, with_atomics), .crc = GetParam().crc});
   keys().erase(foreign_key);
   keys().erase(public_key);
 }
@@ -227,20 +238,13 @@ class provoked_at_set_up : public net_test, public testing::WithParamInterface<r
 INSTANTIATE_TEST_SUITE_P(by, provoked_at_set_up, testing::ValuesIn(refused_replies), name_of<refused_reply>);
 
 TEST_P_TASK(provoked_at_set_up, a_terminate_with_its_cause_comes_back) {
-  raw_listener listener;
-  const auto serve = [&]() -> task<> {
-    raw_peer raw = co_await listener.accept();
-    bytes request(request_frame().size());
-    co_await raw.receive(request);
-    bytes reply = reply_frame();
-    GetParam().change(reply);
-    co_await raw.send(reply);
-    const auto said = co_await raw.receive_terminate();
-    EXPECT_TRUE(said && *said == GetParam().code) << (said ? describe(*said).c_str() : "no Terminate");
+  bytes reply = reply_frame();
+  GetParam().change(reply);
+  const auto serve = [&](raw_peer& raw) -> task<> {
+    static_cast<void>(co_await raw.answer(reply));
+    co_await expect_terminate(raw, GetParam().code);
   };
-  const auto both = co_await when_all(failure_of(device().connect(listener.address())), serve());
-  const auto& failure = std::get<0>(both);
-  EXPECT_TRUE(failed_with(failure, errc::protocol_error));
+  EXPECT_TRUE(failed_with(co_await connect_to(serve), errc::protocol_error));
 }
 
 // ---- and what is not provoked

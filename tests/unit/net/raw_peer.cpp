@@ -59,27 +59,16 @@ std::string listen_on_loopback(const descriptor& socket, int backlog) {
   return address;
 }
 
-bytes frame_bytes(const mpa::frame& frame) {
-  bytes out(mpa::max_frame_bytes);
-  out.resize(mpa::encode_frame(frame, out));
-  return out;
-}
-
 bytes operator+(bytes left, std::span<const std::byte> right) {
   left.insert(left.end(), right.begin(), right.end());
   return left;
 }
 
-bytes tagged(const tagged_header& header) {
-  bytes out(tagged_header::bytes);
-  encode(header, std::span(out).first<tagged_header::bytes>());
-  return out;
-}
-
-bytes untagged(const untagged_header& header) {
-  bytes out(untagged_header::bytes);
-  encode(header, std::span(out).first<untagged_header::bytes>());
-  return out;
+template <class Header>
+bytes ulpdu_of(const Header& header, std::span<const std::byte> payload) {
+  bytes front(Header::bytes);
+  encode(header, std::span(front).template first<Header::bytes>());
+  return front + payload;
 }
 
 }  // namespace
@@ -89,12 +78,38 @@ bytes text(std::string_view words) {
   return {view.begin(), view.end()};
 }
 
-bytes greeting_bytes() {
+bytes greeting_bytes(std::uint16_t receive_depth, std::uint32_t receive_size) {
   net::greeting self;
-  self.receive_depth = 16;
-  self.receive_size = 4096;
+  self.receive_depth = receive_depth;
+  self.receive_size = receive_size;
   const auto packed = self.pack();
   return {packed.begin(), packed.end()};
+}
+
+bytes greeting_with(std::size_t at, std::uint8_t bits) {
+  bytes said = greeting_bytes();
+  said[at] |= std::byte{bits};
+  return said;
+}
+
+bytes trailer_bytes(const net::trailer& end) {
+  net::trailer::storage room;
+  const auto packed = end.pack(room);
+  return {packed.begin(), packed.end()};
+}
+
+bytes frame_bytes(const mpa::frame& frame) {
+  bytes out(mpa::max_frame_bytes);
+  out.resize(mpa::encode_frame(frame, out));
+  return out;
+}
+
+bytes tagged_ulpdu(const tagged_header& header, std::span<const std::byte> payload) {
+  return ulpdu_of(header, payload);
+}
+
+bytes untagged_ulpdu(const untagged_header& header, std::span<const std::byte> payload) {
+  return ulpdu_of(header, payload);
 }
 
 bytes request_frame(bool crc) {
@@ -197,25 +212,23 @@ task<> raw_peer::send_fpdu(std::span<const std::byte> ulpdu, bool spoil_crc) {
 }
 
 bytes raw_peer::next_message_fpdu(std::size_t size) {
-  return fpdu(untagged({.opcode = opcode::send, .sequence = next_message_++}) + bytes(size));
+  return fpdu(untagged_ulpdu({.opcode = opcode::send, .sequence = next_message_++}, bytes(size)));
 }
 
 task<> raw_peer::send_message(std::span<const std::byte> body) {
-  const bytes ulpdu = untagged({.opcode = opcode::send, .sequence = next_message_++}) + body;
+  const bytes ulpdu = untagged_ulpdu({.opcode = opcode::send, .sequence = next_message_++}, body);
   co_await send_fpdu(ulpdu);
 }
 
 task<> raw_peer::send_message(std::span<const std::byte> payload, std::uint8_t kind, std::uint32_t credits) {
-  const net::trailer end{.credits = credits};
-  net::trailer::storage storage;
-  const auto packed = end.pack(storage);
-  packed[0] = static_cast<std::byte>(kind);
-  const bytes body = bytes(payload.begin(), payload.end()) + packed;
+  bytes end = trailer_bytes({.credits = credits});
+  end[0] = static_cast<std::byte>(kind);
+  const bytes body = bytes(payload.begin(), payload.end()) + end;
   co_await send_message(body);
 }
 
 task<> raw_peer::write(std::uint32_t stag, std::uint64_t offset, std::span<const std::byte> data) {
-  const bytes ulpdu = tagged({.opcode = opcode::write, .stag = stag, .offset = offset}) + data;
+  const bytes ulpdu = tagged_ulpdu({.opcode = opcode::write, .stag = stag, .offset = offset}, data);
   co_await send_fpdu(ulpdu);
 }
 
@@ -224,7 +237,7 @@ task<> raw_peer::read(std::uint32_t stag, std::uint64_t offset, std::uint32_t si
   const read_request read{.sink_stag = 7, .sink_offset = 0, .size = size, .source_stag = stag, .source_offset = offset};
   encode(read, std::span(body).first<read_request::bytes>());
   const bytes ulpdu =
-      untagged({.opcode = opcode::read_request, .queue = read_request_queue, .sequence = next_read_++}) + body;
+      untagged_ulpdu({.opcode = opcode::read_request, .queue = read_request_queue, .sequence = next_read_++}, body);
   co_await send_fpdu(ulpdu);
 }
 
@@ -232,8 +245,7 @@ bytes raw_peer::terminate(terminate_code code) const {
   std::array<std::byte, terminate_message::max_bytes> body;
   const terminate_message message{.code = code};
   const std::size_t size = encode(message, body);
-  const bytes ulpdu = untagged({.opcode = opcode::terminate, .queue = terminate_queue}) + std::span(body).first(size);
-  return fpdu(ulpdu);
+  return fpdu(untagged_ulpdu({.opcode = opcode::terminate, .queue = terminate_queue}, std::span(body).first(size)));
 }
 
 task<> raw_peer::receive(std::span<std::byte> where) { return receive_all(*socket_, where); }

@@ -21,15 +21,27 @@ inline const bytes nothing;
 inline constexpr std::uint8_t data_kind = 1;
 inline constexpr std::uint8_t credits_kind = 2;
 
-inline constexpr std::uint32_t greeted_depth = 16;  ///< of greeting_bytes() and of connection_options alike
-/// A greeting of weft's: receive_depth 16, receive_size 4096.
-[[nodiscard]] bytes greeting_bytes();
+inline constexpr std::uint32_t greeted_depth = 16;   ///< of greeting_bytes() and of connection_options alike
+inline constexpr std::uint32_t greeted_size = 4096;  ///< likewise
+/// A greeting of weft's.
+[[nodiscard]] bytes greeting_bytes(std::uint16_t receive_depth = greeted_depth,
+                                   std::uint32_t receive_size = greeted_size);
+/// The same with more bits set in one of its bytes.
+[[nodiscard]] bytes greeting_with(std::size_t at, std::uint8_t bits);
+[[nodiscard]] bytes trailer_bytes(const net::trailer& end);
+
+/// An MPA frame as it is sent.
+[[nodiscard]] bytes frame_bytes(const net::iwarp::mpa::frame& frame);
 /// An MPA request frame with a greeting.
 [[nodiscard]] bytes request_frame(bool crc = false);
 /// An MPA reply frame with a greeting.
 [[nodiscard]] bytes reply_frame(bool crc = false, bool rejected = false);
 /// A rejection with this private data.
 [[nodiscard]] bytes rejection_frame(std::string_view said);
+
+/// A ULPDU: a header, and what is behind it.
+[[nodiscard]] bytes tagged_ulpdu(const net::iwarp::tagged_header& header, std::span<const std::byte> payload);
+[[nodiscard]] bytes untagged_ulpdu(const net::iwarp::untagged_header& header, std::span<const std::byte> payload);
 
 /// One TCP socket and what the protocol needs to know of it. Coroutines of the running executor.
 class raw_peer {

@@ -83,7 +83,7 @@ class short_of_sockets final : public system_calls {
 
 class reconnecting : public testing::Test {
  protected:
-  reconnecting() : calls_(time_), home_(on(time_, calls_)) { pauses_.seed = 1; }
+  reconnecting() : calls_(time_), home_({.clock = &time_, .system_calls = &calls_}) { pauses_.seed = 1; }
 
   /// What connect_with_retry() says; until there are sockets again, time passes.
   std::optional<error> connect(const std::string& address) {
@@ -106,11 +106,6 @@ class reconnecting : public testing::Test {
     };
     home_.run(body());
     return failure;
-  }
-
-  static executor_options on(clock& time, system_calls& calls) noexcept {
-    executor_options chosen{.clock = &time, .system_calls = &calls};
-    return chosen;
   }
 
   manual_clock time_;

@@ -64,24 +64,10 @@ class segment_size : public segments, public net_test {
       }
     }
   }
-
-  /// Runs `script(raw, connection)` for a foreign peer that takes segments of so many bytes.
-  template <class Script>
-  void against_foreign_peer(int most, Script script) {
-    run([&]() -> task<> {
-      auto listener = co_await net_test::listen();
-      raw_peer raw = raw_peer::connect(listener.address(), most);
-      const bytes nothing;
-      auto both = co_await when_all(raw.set_up(nothing), net_test::accept(listener));
-      co_await script(raw, std::get<1>(both));
-    });
-  }
 };
 
-#define TEST_F_SEGMENTS(fixture, name, most) \
-  TEST_F_SCRIPT(fixture, name, (raw_peer & raw, net::connection & peer), against_foreign_peer(most, WEFT_SCRIPT))
-
-TEST_F_SEGMENTS(segment_size, that_changes_in_the_kernel_changes_the_fpdus_of_the_next_message, 536) {
+TEST_F_AGAINST_RAW(segment_size, that_changes_in_the_kernel_changes_the_fpdus_of_the_next_message,
+                   {.greeting = nothing, .segment_bytes = 536}) {
   const std::size_t usual = in_kernel();
   co_await expect_segments_of(usual, peer, raw);
   add_ip_options(40);
@@ -92,7 +78,7 @@ TEST_F_SEGMENTS(segment_size, that_changes_in_the_kernel_changes_the_fpdus_of_th
   co_await expect_segments_of(usual, peer, raw);
 }
 
-TEST_F_SEGMENTS(segment_size, that_shrinks_and_grows_by_much_is_followed, 0) {
+TEST_F_AGAINST_RAW(segment_size, that_shrinks_and_grows_by_much_is_followed, {.greeting = nothing}) {
   for (const int bytes : {1460, 500, 8960, 150, 1448, 60}) {
     pretended_ = bytes;
     co_await expect_segments_of(static_cast<std::size_t>(bytes), peer, raw);

@@ -30,33 +30,10 @@ class listening : public net_test {};
                   co_await script(listener, tasks);                                        \
                 })))
 
-class connecting : public net_test {
- protected:
-  using net_test::net_test;
-
-  /// What connect() to a server says whose end of the conversation is `script(raw)`.
-  template <class Script>
-  task<std::optional<error>> connect_to(Script& script) {
-    raw_listener listener;
-    const auto serve = [&]() -> task<> {
-      raw_peer raw = co_await listener.accept();
-      co_await script(raw);
-    };
-    auto both = co_await when_all(failure_of(device().connect(listener.address())), serve());
-    co_return std::get<0>(both);
-  }
-  /// The same to one that answers so, and waits for the end.
-  task<std::optional<error>> connect_to(bytes reply) {
-    const auto serve = [&](raw_peer& raw) -> task<> {
-      static_cast<void>(co_await raw.answer(reply));
-      static_cast<void>(co_await raw.receive_rest());
-    };
-    co_return co_await connect_to(serve);
-  }
-};
+class connecting : public net_test {};
 
 /// A peer made by hand that has asked `listener` for a connection.
-raw_peer asking_peer(const net::listener& listener, const bytes& request = request_frame()) {
+raw_peer asking_peer(const net::listener& listener, std::span<const std::byte> request = request_frame()) {
   raw_peer raw = raw_peer::connect(listener.address());
   raw.send_now(request);
   return raw;
@@ -74,23 +51,22 @@ TEST_F_LISTENING(listening, a_browsers_request_is_turned_away_at_once) {
   co_await when_all(talk(), expect_service(listener));
 }
 
-TEST_F_LISTENING(listening, a_request_cut_at_any_byte_is_dropped) {
+/// Peers that end in that way after any byte of their request.
+void ask_in_part(const net::listener& listener, void (raw_peer::*end)() noexcept) {
   const bytes request = request_frame();
   for (std::size_t size = 0; size < request.size(); ++size) {
-    raw_peer raw = raw_peer::connect(listener.address());
-    raw.send_now(std::span(request).first(size));
-    raw.close();
+    raw_peer raw = asking_peer(listener, std::span(request).first(size));
+    (raw.*end)();
   }
+}
+
+TEST_F_LISTENING(listening, a_request_cut_at_any_byte_is_dropped) {
+  ask_in_part(listener, &raw_peer::close);
   co_await expect_service(listener);
 }
 
 TEST_F_LISTENING(listening, a_request_reset_after_any_byte_is_dropped) {
-  const bytes request = request_frame();
-  for (std::size_t size = 0; size < request.size(); ++size) {
-    raw_peer raw = raw_peer::connect(listener.address());
-    raw.send_now(std::span(request).first(size));
-    raw.reset();
-  }
+  ask_in_part(listener, &raw_peer::reset);
   co_await expect_service(listener);
 }
 
@@ -281,11 +257,7 @@ TEST_F_TASK(silent_set_ups, give_the_receives_of_a_full_pool_to_those_who_come) 
   co_await expect_service_among_them({});
 }
 
-struct with_held_mappings {
-  held_mappings calls;
-};
-
-class growing_pool : private with_held_mappings, public net_test {
+class growing_pool : private calls_of_a_fixture<held_mappings>, public net_test {
  protected:
   growing_pool() { open_device({.pool = {.max_bytes = 8 << 20, .arena_bytes = 1 << 20, .system_calls = &calls}}); }
   ~growing_pool() override { let_it_grow(); }
@@ -462,24 +434,17 @@ TEST_F_AGAINST_RAW(listening, what_a_weft_peer_does_not_say_it_can_do_is_refused
   raw.close();
 }
 
-TEST_F_TASK(listening, what_a_weft_peer_says_it_can_do_is_used) {
-  bytes greeting = greeting_bytes();
-  greeting[5] = std::byte{0xFF};  // all that there will ever be
-  auto listener = co_await listen();
-  raw_peer raw = raw_peer::connect(listener.address());
-  auto both = co_await when_all(raw.set_up(greeting), accept(listener));
-  EXPECT_TRUE(std::get<1>(both).capabilities().atomics);
+// All that there will ever be.
+TEST_F_AGAINST_RAW(listening, what_a_weft_peer_says_it_can_do_is_used, {.greeting = greeting_with(5, 0xFF)}) {
+  EXPECT_TRUE(peer.capabilities().atomics);
   raw.close();
+  co_return;
 }
 
-TEST_F_LISTENING(listening, a_foreign_peer_exchanges_plain_messages) {
-  raw_peer raw = raw_peer::connect(listener.address());
-  const bytes question = text("who are you?");
-  auto both = co_await when_all(raw.set_up(question), accept(listener));
-  net::connection& peer = std::get<1>(both);
+TEST_F_AGAINST_RAW(listening, a_foreign_peer_exchanges_plain_messages, {.greeting = text("who are you?")}) {
   EXPECT_FALSE(peer.capabilities().native);
   EXPECT_FALSE(peer.capabilities().orderly_close);
-  EXPECT_TRUE(std::ranges::equal(peer.peer_private_data(), question));
+  EXPECT_TRUE(std::ranges::equal(peer.peer_private_data(), text("who are you?")));
   auto note = co_await pool().allocate(8);
   EXPECT_EQ(co_await code_of(peer.send(note, {.immediate = 1})), errc::not_supported);
 
@@ -498,7 +463,6 @@ TEST_F_TASK(listening, a_foreign_peer_that_has_finished_sending_is_heard_on_a_de
   net::device of_two = net::device::open("iwarp+iwarp");
   net::listener listener = co_await of_two.listen(own_loopback() + ":0");
   raw_peer raw = raw_peer::connect(listener.address());
-  const bytes nothing;
   auto both = co_await when_all(raw.set_up(nothing), accept(listener));
   net::connection& peer = std::get<1>(both);
   raw.finish();
@@ -509,11 +473,7 @@ TEST_F_TASK(listening, a_foreign_peer_that_has_finished_sending_is_heard_on_a_de
   EXPECT_EQ(last.size(), net::iwarp::untagged_header::bytes + 8);
 }
 
-TEST_F_LISTENING(listening, a_foreign_peer_may_send_more_than_there_are_receives_for) {
-  raw_peer raw = raw_peer::connect(listener.address());
-  const bytes nothing;
-  auto both = co_await when_all(raw.set_up(nothing), accept(listener));
-  net::connection& peer = std::get<1>(both);
+TEST_F_AGAINST_RAW(listening, a_foreign_peer_may_send_more_than_there_are_receives_for, {.greeting = nothing}) {
   constexpr int count = 500;
   const auto send_all = [&]() -> task<> {
     const bytes body(1000, std::byte{3});
@@ -598,15 +558,9 @@ TEST_F_TASK(connecting, bytes_right_behind_the_reply_belong_to_the_connection) {
     raw_peer raw = co_await listener.accept();
     // An early bird: allowed by nobody, and understood.
     bytes all = reply_frame();
-    net::iwarp::untagged_header header;
-    bytes ulpdu(net::iwarp::untagged_header::bytes);
-    encode(header, std::span(ulpdu).first<net::iwarp::untagged_header::bytes>());
-    net::trailer::storage storage;
-    const auto end = net::trailer().pack(storage);
-    ulpdu.push_back(std::byte{42});
-    ulpdu.insert(ulpdu.end(), end.begin(), end.end());
-    ulpdu[ulpdu.size() - 4] = std::byte{16};  // credits
-    const bytes message = raw.fpdu(ulpdu);
+    bytes body = trailer_bytes({.credits = greeted_depth});
+    body.insert(body.begin(), std::byte{42});
+    const bytes message = raw.fpdu(untagged_ulpdu({}, body));
     all.insert(all.end(), message.begin(), message.end());
     co_await raw.send(all);
     static_cast<void>(co_await raw.receive_rest());
@@ -722,14 +676,8 @@ class noted_options final : public system_calls {
   }
 };
 
-struct with_noted_options {
-  noted_options calls;
-};
-
-class death : private with_noted_options, public net_test {
+class death : public with_calls<noted_options, net_test> {
  protected:
-  death() : net_test(calls) {}
-
   /// On how many sockets all of `options` were set.
   [[nodiscard]] std::ptrdiff_t sockets_with(const std::set<noted_options::option>& options) const {
     return std::count_if(calls.of_socket.begin(), calls.of_socket.end(), [&](const auto& each) {
@@ -738,8 +686,7 @@ class death : private with_noted_options, public net_test {
   }
 
   task<> connect_pair(net::connection_options how) {
-    auto listener = co_await listen();
-    co_await when_all(device().connect(std::string(listener.address()), how), accept(listener, how));
+    static_cast<void>(co_await connected(device(), device(), own_loopback() + ":0", how));
   }
 };
 
@@ -800,8 +747,8 @@ TEST_F_TASK(other_version, of_a_server_as_an_old_client_sees_it_is_told_in_words
   EXPECT_TRUE(says(failure, "the peer and this end speak no common version of weft's protocol"));
 }
 
-TEST_F_AGAINST_RAW(other_version, that_speaks_ours_as_well_is_a_weft_peer, false,
-                   with_versions(greeting_bytes(), 5, 1)) {
+TEST_F_AGAINST_RAW(other_version, that_speaks_ours_as_well_is_a_weft_peer,
+                   {.greeting = with_versions(greeting_bytes(), 5, 1)}) {
   EXPECT_TRUE(peer.capabilities().native);
   co_return;
 }
@@ -809,14 +756,11 @@ TEST_F_AGAINST_RAW(other_version, that_speaks_ours_as_well_is_a_weft_peer, false
 // ---- accept(2)
 
 // There is no descriptor for the first peer, once.
-struct with_one_descriptor_short {
-  failing_system_calls calls{
-      {.of = system_call::accept4 | system_call::accept_in_ring, .number = EMFILE, .after = 0, .times = 1}};
-};
-
-class accepting_in_want : private with_one_descriptor_short, public net_test {
+class accepting_in_want : public with_calls<failing_system_calls, net_test> {
  protected:
-  accepting_in_want() : net_test(calls) {}
+  accepting_in_want() {
+    calls.fail({{.of = system_call::accept4 | system_call::accept_in_ring, .number = EMFILE, .times = 1}});
+  }
 };
 
 TEST_F_LISTENING(accepting_in_want, is_counted_and_the_peer_is_accepted_later) {
@@ -868,19 +812,14 @@ TEST_F(listening, without_room_for_a_peers_receives_it_tells_the_peer_within_a_q
 
 TEST_F_TASK(listening, with_as_many_connections_as_it_takes_it_tells_a_foreign_peer_so) {
   auto listener = co_await listen({.max_connections = 1});
-  const auto frame_of = [](net::iwarp::mpa::frame frame) {
-    bytes out(net::iwarp::mpa::max_frame_bytes);
-    out.resize(net::iwarp::mpa::encode_frame(frame, out));
-    return out;
-  };
-  const bytes request = frame_of({});
+  const bytes request = frame_bytes({});
   raw_peer early = asking_peer(listener, request);
   const auto held = co_await listener.next();
   raw_peer late = asking_peer(listener, request);
   const auto be_refused = [&]() -> task<> {
     const bytes said = co_await late.receive_rest();
     const bytes words = text("weft: no connections left");
-    EXPECT_EQ(said, frame_of({.kind = net::iwarp::mpa::frame_kind::reply, .rejected = true, .private_data = words}));
+    EXPECT_EQ(said, frame_bytes({.kind = net::iwarp::mpa::frame_kind::reply, .rejected = true, .private_data = words}));
     listener.close();
   };
   const auto both = co_await when_all(be_refused(), listener.next());
@@ -924,14 +863,8 @@ class made_up_names final : public system_calls {
   }
 };
 
-struct with_made_up_names {
-  made_up_names calls;
-};
-
-class names : private with_made_up_names, public connecting {
+class names : public with_calls<made_up_names, net_test> {
  protected:
-  names() : connecting(calls) {}
-
   /// Where nobody listens.
   std::string deserted() { return deserted_.emplace_back().address(); }
   void let_it_mean(std::vector<std::string> addresses) { calls.addresses = std::move(addresses); }

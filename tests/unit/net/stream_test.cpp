@@ -51,9 +51,7 @@ class stream_test : public streaming, public testing::WithParamInterface<const c
   [[nodiscard]] std::string scheme() const { return std::string(GetParam()) + "://"; }
   [[nodiscard]] bool is_plain() const { return scheme() == "tcp://"; }
 
-  task<net::stream_listener> listen(net::listener_options how = {}) {
-    return net::stream_listener::listen(device(), scheme() + "127.0.0.1:0", how);
-  }
+  task<net::stream_listener> listen() { return net::stream_listener::listen(device(), scheme() + "127.0.0.1:0"); }
   task<ends> connect(net::connection_options options = net::stream_options()) {
     auto listener = co_await listen();
     co_return co_await connect_to(listener, options);
@@ -62,11 +60,10 @@ class stream_test : public streaming, public testing::WithParamInterface<const c
   /// Runs `script(a, b)` on two streams that are connected.
   template <class Script>
   void between(Script script, net::connection_options options = net::stream_options()) {
-    const auto body = [&]() -> task<> {
+    run([&]() -> task<> {
       auto both = co_await connect(options);
       co_await script(both.a, both.b);
-    };
-    run(body);
+    });
   }
 };
 
@@ -77,37 +74,10 @@ INSTANTIATE_TEST_SUITE_P(over, stream_test, testing::Values("iwarp", "tcp"),
   TEST_P_SCRIPT(suite, name, ([[maybe_unused]] net::stream & a, [[maybe_unused]] net::stream & b), \
                 between(WEFT_SCRIPT __VA_OPT__(, ) __VA_ARGS__))
 
-TEST_P(stream_test, peers_that_come_to_a_listener_without_descriptors_are_not_left_to_wait) {
-  if (!is_plain()) GTEST_SKIP() << "that is a test of connections";
-  run([&]() -> task<> {
-    auto listener = co_await listen();
-    const std::string address(listener.address());
-    std::vector<raw_peer> peers;
-    for (int i = 0; i < 4; ++i) peers.push_back(raw_peer::connect(std::string_view(address).substr(scheme().size())));
-    std::optional<no_descriptors_left> none(std::in_place);
-    const auto be_turned_away = [&]() -> task<> {
-      for (raw_peer& each : peers) EXPECT_TRUE((co_await each.receive_rest()).empty());
-      none.reset();
-      static_cast<void>(co_await net::stream::connect(device(), address));
-    };
-    co_await when_all(be_turned_away(), accept(listener, net::stream_options()));
-  });
-}
-
-TEST_P(stream_test, peers_that_come_to_a_full_listener_are_turned_away_until_a_stream_has_closed) {
-  if (!is_plain()) GTEST_SKIP() << "that is a test of connections";
-  run([&]() -> task<> {
-    auto listener = co_await listen({.max_connections = 1});
-    const std::string address(listener.address());
-    ends first = co_await connect_to(listener);
-    const auto be_turned_away = [&]() -> task<net::stream> {
-      raw_peer early = raw_peer::connect(std::string_view(address).substr(scheme().size()));
-      EXPECT_TRUE((co_await early.receive_rest()).empty());
-      co_await first.b.close();
-      co_return co_await net::stream::connect(device(), address);
-    };
-    static_cast<void>(co_await when_all(be_turned_away(), accept(listener, net::stream_options())));
-  });
+task<mr::buffer> buffer_with(mr::pool& pool, std::span<const std::byte> bytes) {
+  auto memory = co_await pool.allocate(bytes.size());
+  std::ranges::copy(bytes, memory.data());
+  co_return memory;
 }
 
 // Writes `total` bytes of the pattern in pieces drawn from a seed, by every way there is, and ends the direction.
@@ -133,15 +103,13 @@ task<> write_in_pieces(net::stream& to, mr::pool& pool, std::size_t total, std::
         done += size;
         break;
       case 3: {
-        auto memory = co_await pool.allocate(size);
-        std::copy(bytes.begin(), bytes.end(), memory.data());
+        auto memory = co_await buffer_with(pool, bytes);
         co_await to.write(std::move(memory));
         done += size;
         break;
       }
       default: {
-        auto memory = co_await pool.allocate(size);
-        std::copy(bytes.begin(), bytes.end(), memory.data());
+        auto memory = co_await buffer_with(pool, bytes);
         done += co_await to.write_some(memory.slice());
       }
     }
@@ -568,11 +536,9 @@ INSTANTIATE_TEST_SUITE_P(over, message_stream_test, testing::Values("iwarp"));
 TEST_P_STREAMS(message_stream_test, writes_registered_memory_without_a_copy,
                {.receive_size = 1000, .receive_depth = 2}) {
   const auto in_use = [&] { return pool().statistics().send.in_use_bytes; };
-  auto memory = co_await pool().allocate(1000);
-  auto borrowed = co_await pool().allocate(1000);
   const auto fill = bytes_from(0, 1000);
-  std::copy(fill.begin(), fill.end(), memory.data());
-  std::copy(fill.begin(), fill.end(), borrowed.data());
+  auto memory = co_await buffer_with(pool(), fill);
+  auto borrowed = co_await buffer_with(pool(), fill);
   for (int i = 0; i < 2; ++i) co_await a.write(fill);  // the peer's two receives are taken
   const std::size_t before = in_use();
   const auto look = [&]() -> task<> {
@@ -641,12 +607,11 @@ class stream_and_messages_test : public net_test {
  protected:
   template <class Script>
   void against_a_connection(Script script) {
-    const auto body = [&]() -> task<> {
+    run([&]() -> task<> {
       auto listener = co_await listen();
       auto both = co_await when_all(net::stream::connect(device(), std::string(listener.address())), accept(listener));
       co_await script(std::get<0>(both), std::get<1>(both));
-    };
-    run(body);
+    });
   }
 };
 
@@ -674,92 +639,78 @@ TEST_F_AGAINST_CONNECTION(stream_and_messages_test, a_message_with_immediate_dat
   EXPECT_TRUE((co_await failure_of(peer.recv())).has_value());
 }
 
-// Of a peer that offers room for much. It takes nothing from its socket: what was posted stays on its way.
-bytes roomy_greeting() {
-  net::greeting roomy;
-  roomy.receive_depth = 1000;
-  roomy.receive_size = 1 << 16;
-  const auto packed = roomy.pack();
-  return {packed.begin(), packed.end()};
-}
+// A peer that offers room for much. It takes nothing from its socket: what was posted stays on its way.
+raw_client roomy() { return {.greeting = greeting_bytes(1000, 1 << 16)}; }
 
-TEST_F(stream_and_messages_test, a_write_that_is_stopped_on_its_way_arrives_and_says_so) {
-  const auto script = [&](raw_peer& raw, net::connection& connection) -> task<> {
-    net::stream ours(std::move(connection));
-    std::size_t told = 0;
-    bool stopped = false;
-    // Until one was stopped that had come so far as to wait for the socket.
-    while (!stopped) {
-      const content words = bytes_from(told, 300'000);
-      bool over = false;
-      bool asked = false;
-      const auto write = [&]() -> task<> {
-        try {
-          told += co_await ours.write_some(words);
-          stopped = asked;
-        } catch (const error& why) {
-          EXPECT_EQ(why.code(), errc::canceled);
-        }
-        over = true;
-      };
-      const auto stop = [&]() -> task<> {
-        co_await settle();
-        asked = !over;
-        if (asked) ours.cancel();
-      };
-      co_await when_all(write(), stop());
-    }
-    const auto end = [&]() -> task<> {
-      static_cast<void>(co_await code_of(ours.shutdown_send()));  // the peer may have seen enough by then
-      ours.close();
-    };
-    const auto read = [&]() -> task<> {
-      content got;
-      content message;
-      while (got.size() < told) {
-        const bytes ulpdu = co_await raw.receive_fpdu();
-        if (ulpdu.size() < net::iwarp::untagged_header::bytes) break;
-        const auto front = std::span(ulpdu).first<net::iwarp::control_bytes>();
-        message.insert(message.end(), ulpdu.begin() + net::iwarp::untagged_header::bytes, ulpdu.end());
-        if (!net::iwarp::parse_control(front).last) continue;
-        message.resize(message.size() - net::trailer::bytes);
-        got.insert(got.end(), message.begin(), message.end());
-        message.clear();
+TEST_F_AGAINST_RAW(stream_and_messages_test, a_write_that_is_stopped_on_its_way_arrives_and_says_so, roomy()) {
+  net::stream ours(std::move(peer));
+  std::size_t told = 0;
+  bool stopped = false;
+  // Until one was stopped that had come so far as to wait for the socket.
+  while (!stopped) {
+    const content words = bytes_from(told, 300'000);
+    bool over = false;
+    bool asked = false;
+    const auto write = [&]() -> task<> {
+      try {
+        told += co_await ours.write_some(words);
+        stopped = asked;
+      } catch (const error& why) {
+        EXPECT_EQ(why.code(), errc::canceled);
       }
-      EXPECT_EQ(got.size(), told);
-      EXPECT_TRUE(got == bytes_from(0, told));
-      raw.close();
+      over = true;
     };
-    co_await when_all(end(), read());
+    const auto stop = [&]() -> task<> {
+      co_await settle();
+      asked = !over;
+      if (asked) ours.cancel();
+    };
+    co_await when_all(write(), stop());
+  }
+  const auto end = [&]() -> task<> {
+    static_cast<void>(co_await code_of(ours.shutdown_send()));  // the peer may have seen enough by then
+    ours.close();
   };
-  against_raw_client(script, false, roomy_greeting());
+  const auto read = [&]() -> task<> {
+    content got;
+    content message;
+    while (got.size() < told) {
+      const bytes ulpdu = co_await raw.receive_fpdu();
+      if (ulpdu.size() < net::iwarp::untagged_header::bytes) break;
+      const auto front = std::span(ulpdu).first<net::iwarp::control_bytes>();
+      message.insert(message.end(), ulpdu.begin() + net::iwarp::untagged_header::bytes, ulpdu.end());
+      if (!net::iwarp::parse_control(front).last) continue;
+      message.resize(message.size() - net::trailer::bytes);
+      got.insert(got.end(), message.begin(), message.end());
+      message.clear();
+    }
+    EXPECT_EQ(got.size(), told);
+    EXPECT_TRUE(got == bytes_from(0, told));
+    raw.close();
+  };
+  co_await when_all(end(), read());
 }
 
 // The messages before those that were stopped have left memory that may be used again, but the connection has ended.
-TEST_F(stream_and_messages_test, a_write_of_borrowed_memory_that_is_stopped_on_its_way_fails) {
-  const auto script = [&](raw_peer& raw, net::connection& connection) -> task<> {
-    net::stream ours(std::move(connection));
-    const auto memory = co_await pool().allocate(300'000);
-    std::error_code code;
-    std::size_t told = 0;
-    const auto write_for_ever = [&]() -> task<> {
-      for (;;) told += co_await ours.write_some(memory.slice());
-    };
-    const auto write = [&]() -> task<> { code = co_await code_of(write_for_ever()); };
-    const auto stop = [&]() -> task<> {
-      std::size_t before = 0;
-      do {  // until the socket takes no more
-        before = told;
-        co_await settle();
-      } while (told != before || told == 0);
-      ours.cancel();
-    };
-    co_await when_all(write(), stop());
-    EXPECT_EQ(code, errc::canceled);
-    EXPECT_TRUE(co_await code_of(ours.write_some(memory.slice())));
-    raw.close();
+TEST_F_AGAINST_RAW(stream_and_messages_test, a_write_of_borrowed_memory_that_is_stopped_on_its_way_fails, roomy()) {
+  net::stream ours(std::move(peer));
+  const auto memory = co_await pool().allocate(300'000);
+  std::size_t told = 0;
+  const auto write_for_ever = [&]() -> task<> {
+    for (;;) told += co_await ours.write_some(memory.slice());
   };
-  against_raw_client(script, false, roomy_greeting());
+  const auto stop = [&]() -> task<> {
+    std::size_t before = 0;
+    do {  // until the socket takes no more
+      before = told;
+      co_await settle();
+    } while (told != before || told == 0);
+    ours.cancel();
+  };
+  const auto both = co_await when_all(code_of(write_for_ever()), stop());
+  EXPECT_EQ(std::get<0>(both), errc::canceled);
+  EXPECT_TRUE(co_await code_of(ours.write_some(memory.slice())));
+  raw.close();
 }
 
 TEST_F(stream_and_messages_test, a_stream_belongs_to_the_connections_executor) {
@@ -829,23 +780,53 @@ class plain_stream : public watched_calls, public streaming {
     chosen.dead_peer_after = 800s;
     return chosen;
   }
+  task<net::stream_listener> listen_plainly(net::listener_options how = {}) {
+    return net::stream_listener::listen(device(), "tcp://127.0.0.1:0", how);
+  }
   task<ends> connect_plain() {
-    auto listener = co_await net::stream_listener::listen(device(), "tcp://127.0.0.1:0");
+    auto listener = co_await listen_plainly();
     co_return co_await connect_to(listener, patient());
+  }
+  /// Without a word of its own.
+  static raw_peer plain_peer(const net::stream_listener& listener) {
+    return raw_peer::connect(listener.address().substr(std::string_view("tcp://").size()));
   }
 };
 
+TEST_F_TASK(plain_stream, peers_that_come_to_a_listener_without_descriptors_are_not_left_to_wait) {
+  auto listener = co_await listen_plainly();
+  std::vector<raw_peer> peers;
+  for (int i = 0; i < 4; ++i) peers.push_back(plain_peer(listener));
+  std::optional<no_descriptors_left> none(std::in_place);
+  const auto be_turned_away = [&]() -> task<> {
+    for (raw_peer& each : peers) EXPECT_TRUE((co_await each.receive_rest()).empty());
+    none.reset();
+    static_cast<void>(co_await net::stream::connect(device(), std::string(listener.address())));
+  };
+  co_await when_all(be_turned_away(), accept(listener, net::stream_options()));
+}
+
+TEST_F_TASK(plain_stream, peers_that_come_to_a_full_listener_are_turned_away_until_a_stream_has_closed) {
+  auto listener = co_await listen_plainly({.max_connections = 1});
+  ends first = co_await connect_to(listener);
+  const auto be_turned_away = [&]() -> task<net::stream> {
+    raw_peer early = plain_peer(listener);
+    EXPECT_TRUE((co_await early.receive_rest()).empty());
+    co_await first.b.close();
+    co_return co_await net::stream::connect(device(), std::string(listener.address()));
+  };
+  static_cast<void>(co_await when_all(be_turned_away(), accept(listener, net::stream_options())));
+}
+
 // Its peers would have to wait until they have no time left.
-TEST_F(plain_stream, is_not_listened_for_by_whoever_could_turn_nobody_away) {
-  run([&]() -> task<> {
-    no_descriptors_left_ = true;
-    const auto failure = co_await failure_of(net::stream_listener::listen(device(), "tcp://127.0.0.1:0"));
-    no_descriptors_left_ = false;
-    EXPECT_TRUE(failed_with(failure, std::error_code(EMFILE, std::system_category())));
-    ends made = co_await connect_plain();
-    made.a.abort();
-    made.b.abort();
-  });
+TEST_F_TASK(plain_stream, is_not_listened_for_by_whoever_could_turn_nobody_away) {
+  no_descriptors_left_ = true;
+  const auto failure = co_await failure_of(listen_plainly());
+  no_descriptors_left_ = false;
+  EXPECT_TRUE(failed_with(failure, std::error_code(EMFILE, std::system_category())));
+  ends made = co_await connect_plain();
+  made.a.abort();
+  made.b.abort();
 }
 
 TEST_F_TASK(plain_stream, that_is_closed_while_a_read_waits_for_memory_says_so) {
