@@ -3,7 +3,6 @@
 #pragma once
 
 #include <map>
-#include <set>
 
 #include "kit/standard.hpp"
 #include "shim_library.hpp"

@@ -2,9 +2,9 @@
 #include <weft/net/link/native_protocol.hpp>
 
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include "../../sim/loose_task.hpp"
+#include "kit/buffers.hpp"
 #include "kit/clock.hpp"
 #include "kit/held_workers.hpp"
 #include "kit/settle.hpp"
@@ -18,43 +18,21 @@ using namespace std::chrono_literals;
 
 using net::fabric::control_record;
 
-sockaddr_in loopback_at(std::uint32_t host, std::uint16_t port) {
-  sockaddr_in made{};
-  made.sin_family = AF_INET;
-  made.sin_port = htons(port);
-  made.sin_addr.s_addr = htonl(host);
-  return made;
-}
-
 // Nobody is to be sent to because a peer says so.
 TEST(fabric_set_ups, that_name_an_endpoint_on_another_host_are_refused) {
   net::device device = net::device::open(std::string("fabric:") + provider);
-  executor home;
-  const auto body = [&]() -> task<> {
+  run([&]() -> task<> {
     auto listener = co_await device.listen("127.0.0.1:0");
     const std::uint16_t port = port_of(listener.address());
     const auto lie = [port] {
-      const descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), system_calls::kernel());
-      const sockaddr_in server = loopback_at(INADDR_LOOPBACK, port);
-      EXPECT_EQ(::connect(socket.fd(), reinterpret_cast<const sockaddr*>(&server), sizeof server), 0);
-      net::fabric::frame hello{.incoming_reads = 1, .outgoing_reads = 1, .token = 1};
-      hello.set_name(provider);
+      const descriptor socket = tcp_socket();
       const sockaddr_in elsewhere = loopback_at(INADDR_LOOPBACK + 1, port);
-      EXPECT_TRUE(hello.set_address(std::as_bytes(std::span(&elsewhere, 1))));
-      std::array<std::byte, net::fabric::frame::max_bytes> words;
-      const std::size_t length = net::fabric::pack(hello, words);
-      EXPECT_EQ(::send(socket.fd(), words.data(), length, MSG_NOSIGNAL), static_cast<ssize_t>(length));
-      EXPECT_GE(::recv(socket.fd(), words.data(), words.size(), 0), ssize_t{net::fabric::frame::header_bytes});
-      net::fabric::frame answer;
-      const auto header = std::span(words).first<net::fabric::frame::header_bytes>();
-      EXPECT_EQ(net::fabric::unpack(header, answer), net::fabric::frame_status::good);
-      EXPECT_EQ(answer.kind, net::fabric::frame_kind::reject);
+      EXPECT_EQ(say_hello(socket, port, provider, elsewhere), net::fabric::frame_kind::reject);
     };
     const auto first = co_await when_any(listener.accept(), offload(lie));
     EXPECT_EQ(first.index, 1u);
     EXPECT_EQ(device.statistics().requests_failed, 1u);
-  };
-  home.run(with_timeout(patience, body()));
+  });
 }
 
 TEST(fabric_questions, that_guess_keys_end_the_connection) {
@@ -89,8 +67,7 @@ TEST(fabric_fences, hold_memory_back_until_the_peer_is_done_with_it) {
 }
 
 TEST(fabric_fences, that_a_peer_does_not_keep_end_the_connection) {
-  const auto silent = [](const raw_peer& peer) { peer.wait_for_the_end(); };
-  with_raw_peer(provider, silent, [](net::connection& server, net::device& device) -> task<> {
+  with_raw_peer(provider, stay_silent, [](net::connection& server, net::device& device) -> task<> {
     auto memory = co_await device.allocate(100);
     auto open = co_await server.expose(std::move(memory), mr::usage::write_dst);
     static_cast<void>(co_await open.revoke());
@@ -201,17 +178,18 @@ TEST(fabric_questions, about_a_key_that_is_being_revoked_are_no_guesses_and_are_
   });
 }
 
+task<> expose_a_region_that_goes(net::device& device, net::connection& server) {
+  std::vector<std::byte> memory(100);
+  const mr::registration_options purpose{.usage = mr::usage::bind_window};
+  const auto region = co_await device.register_memory(std::span<std::byte>(memory), purpose);
+  const auto open = co_await server.expose(region.slice(), mr::usage::write_dst);
+}
+
 TEST(fabric_fences, freeze_all_calls_of_the_device_that_move_bytes) {
   shim_library library;
   net::device device = net::device::open(net::fabric::open_transport("net", library));
-  const auto silent = [](const raw_peer& peer) { peer.wait_for_the_end(); };
-  with_raw_peer(device, "net", silent, [&](net::connection& server, net::device&) -> task<> {
-    {
-      std::vector<std::byte> memory(100);
-      const mr::registration_options purpose{.usage = mr::usage::bind_window};
-      const auto region = co_await device.register_memory(std::span<std::byte>(memory), purpose);
-      const auto open = co_await server.expose(region.slice(), mr::usage::write_dst);
-    }
+  with_raw_peer(device, "net", stay_silent, [&](net::connection& server, net::device&) -> task<> {
+    co_await expose_a_region_that_goes(device, server);
     const unsigned before = library.moves();
     co_await expect_end(server, errc::protocol_error);
     EXPECT_EQ(library.moves(), before);
@@ -219,14 +197,8 @@ TEST(fabric_fences, freeze_all_calls_of_the_device_that_move_bytes) {
 }
 
 TEST(fabric_fences, freeze_the_device_where_a_region_goes_before_the_peer_has_answered) {
-  const auto silent = [](const raw_peer& peer) { peer.wait_for_the_end(); };
-  with_raw_peer("net", silent, [](net::connection& server, net::device& device) -> task<> {
-    {
-      std::vector<std::byte> memory(100);
-      const mr::registration_options purpose{.usage = mr::usage::bind_window};
-      const auto region = co_await device.register_memory(std::span<std::byte>(memory), purpose);
-      const auto open = co_await server.expose(region.slice(), mr::usage::write_dst);
-    }
+  with_raw_peer("net", stay_silent, [](net::connection& server, net::device& device) -> task<> {
+    co_await expose_a_region_that_goes(device, server);
     co_await expect_end(server, errc::protocol_error);
     co_await between(device, exchange);
   });
@@ -235,8 +207,7 @@ TEST(fabric_fences, freeze_the_device_where_a_region_goes_before_the_peer_has_an
 // A worker closes the endpoint meanwhile.
 TEST(fabric_fences, let_a_region_go_at_any_turn_of_the_end_of_its_connection) {
   net::device device = net::device::open("fabric:net");
-  executor home;
-  const auto body = [&]() -> task<> {
+  run([&]() -> task<> {
     net::listener listener = co_await device.listen("127.0.0.1:0");
     for (int turns = 0; turns != 60; ++turns) {
       auto [client, server] =
@@ -248,32 +219,19 @@ TEST(fabric_fences, let_a_region_go_at_any_turn_of_the_end_of_its_connection) {
       server.abort();
       for (int i = 0; i != turns; ++i) co_await yield();
     }
-  };
-  home.run(with_timeout(patience, body()));
+  });
 }
 
 TEST(fabric_fences, of_regions_are_refused_where_nothing_can_be_frozen) {
-  const auto idle = [](const raw_peer& peer) { peer.wait_for_the_end(); };
-  with_raw_peer("sockets", idle, [](net::connection& server, net::device& device) -> task<> {
+  with_raw_peer("sockets", stay_silent, [](net::connection& server, net::device& device) -> task<> {
     std::vector<std::byte> memory(100);
     const mr::registration_options purpose{.usage = mr::usage::bind_window};
     auto region = co_await device.register_memory(std::span<std::byte>(memory), purpose);
     const auto failure = co_await failure_of(server.expose(region.slice(), mr::usage::write_dst));
-    EXPECT_TRUE(failure && failure->code() == errc::not_supported) << (failure ? failure->what() : "nothing");
+    EXPECT_TRUE(failed_with(failure, errc::not_supported));
     co_await region.release();
     server.abort();
   });
-}
-
-// Regions that any peer with their key may write to.
-task<std::vector<mr::region>> open_regions(net::device& device, std::span<std::vector<std::byte>> memory) {
-  std::vector<mr::region> open;
-  const mr::registration_options purpose{.usage = mr::usage::write_dst};
-  for (auto& each : memory) {
-    each.resize(100);
-    open.push_back(co_await device.register_memory(std::span<std::byte>(each), purpose));
-  }
-  co_return open;
 }
 
 // What has no answer yet has to have room in the socket. The clock stands until all has been asked.
@@ -288,9 +246,7 @@ TEST(fabric_fences, are_asked_64_at_a_time_of_a_peer_that_does_not_answer) {
     EXPECT_TRUE(last && last->kind == control_record::broken && last->reason == control_record::refused_you);
   };
   const auto script = [&](net::connection& server, net::device& device) -> task<> {
-    std::vector<std::vector<std::byte>> memory(100);
-    auto regions = co_await open_regions(device, memory);
-    for (mr::region& each : regions) co_await each.release();
+    co_await open_and_release_regions(device, 100);
     time.advance(1s);  // longer than the peer may take
     co_await expect_end(server, errc::protocol_error);
   };
@@ -321,9 +277,7 @@ TEST(fabric_fences, that_were_answered_in_time_are_not_overdue_to_an_end_that_is
     self.wait_for_the_end();
   };
   const auto script = [&](net::connection& server, net::device& device) -> task<> {
-    std::vector<std::vector<std::byte>> memory(count);
-    auto regions = co_await open_regions(device, memory);
-    for (mr::region& each : regions) co_await each.release();
+    co_await open_and_release_regions(device, count);
     while (!answered) std::this_thread::yield();
     time.advance(1s);
     co_await between(device, exchange);  // once all answers have been heard
@@ -353,9 +307,7 @@ TEST(fabric_fences, of_however_many_regions_are_all_answered) {
     self.wait_for_the_end();
   };
   const auto script = [](net::connection& server, net::device& device) -> task<> {
-    std::vector<std::vector<std::byte>> memory(count);
-    auto regions = co_await open_regions(device, memory);
-    for (mr::region& each : regions) co_await each.release();
+    co_await open_and_release_regions(device, count);
     co_await between(device, exchange);  // once the device is no longer frozen
     server.abort();
   };
@@ -365,10 +317,11 @@ TEST(fabric_fences, of_however_many_regions_are_all_answered) {
 // A set-up in the middle of which a region goes that the peer may use from the answer on.
 class interrupted_set_up {
  public:
-  void wait_for_the_region() const { wait_for(released_); }
-  void wait_for_the_end() const { wait_for(ended_); }
+  // By the peer once it has been answered.
+  void answer_and_wait_for_the_region() { wait_for(released_); }
+  void wait_for_the_end() { wait_for(ended_); }
 
-  // `peer(port)` runs on a thread, and calls answered(). Returns what accept() has failed with.
+  // `peer(port)` runs on a thread, and waits for one of these. Returns what accept() has failed with.
   template <class Peer, class Script>
   std::optional<error> run(net::device& device, Peer peer, Script script, clock& time = clock::steady()) {
     executor home({.clock = &time});
@@ -378,12 +331,8 @@ class interrupted_set_up {
       auto request = co_await listener.next();
       net::connection_options how = few_receives();
       how.set_up_timeout = std::chrono::hours(1);
-      std::optional<net::connection> server;
-      try {
-        server = co_await request->accept(how);
-      } catch (const error& why) {
-        failure = why;
-      }
+      auto server = co_await as_result(request->accept(how));
+      if (!server) failure = server.error();
       ended_ = true;
       if (server) co_await script(*server);
     };
@@ -399,24 +348,25 @@ class interrupted_set_up {
       co_await yield();  // while a task is ready, a turn that has just looked at clock and kernel does not look again
     };
     const auto body = [&]() -> task<> {
-      std::array<std::vector<std::byte>, 1> memory;
-      auto regions = co_await open_regions(device, memory);
+      std::vector<std::byte> memory(100);
+      const mr::registration_options purpose{.usage = mr::usage::write_dst};
+      auto region = co_await device.register_memory(std::span<std::byte>(memory), purpose);
       net::listener listener = co_await device.listen("127.0.0.1:0");
       const std::uint16_t port = port_of(listener.address());
       other = std::jthread([port, &peer] { peer(port); });
-      auto releasing = release(regions[0]);
+      auto releasing = release(region);
       co_await when_all(accept(listener), std::move(releasing));
     };
     home.run(with_timeout(patience, body()));
     return failure;
   }
-  void answered() { answered_ = true; }
   void let_the_peer_go_on() { released_ = true; }
   // What is done once the region has gone and the set-up knows of it, instead of letting the peer go on.
   void meanwhile(std::function<void()> what) { meanwhile_ = std::move(what); }
 
  private:
-  static void wait_for(const std::atomic<bool>& what) {
+  void wait_for(const std::atomic<bool>& what) {
+    answered_ = true;
     while (!what) std::this_thread::yield();
   }
   std::atomic<bool> answered_{false};
@@ -431,10 +381,7 @@ TEST(fabric_set_up, asks_about_regions_that_went_before_the_peer_was_ready) {
   held_clock time;
   interrupted_set_up made;
   const auto peer = [&](std::uint16_t port) {
-    const raw_peer self(port, "net", [&](const sockaddr_in&) {
-      made.answered();
-      made.wait_for_the_region();
-    });
+    const raw_peer self(port, "net", [&](const sockaddr_in&) { made.answer_and_wait_for_the_region(); });
     const auto asked = self.hear(control_record::fences);
     if (asked) self.say({.kind = control_record::fenced, .reason = control_record::none_under_way, .key = asked->key});
     time.let_go();
@@ -453,20 +400,15 @@ TEST(fabric_set_up, of_a_peer_that_takes_its_time_is_broken_off_where_a_region_h
   net::device device = net::device::open("fabric:net");
   interrupted_set_up made;
   const auto peer = [&](std::uint16_t port) {
-    const raw_peer self(port, "net", [&](const sockaddr_in&) {
-      made.answered();
-      made.wait_for_the_end();
-    });
+    const raw_peer self(port, "net", [&](const sockaddr_in&) { made.wait_for_the_end(); });
   };
   const auto failure = made.run(device, peer, [](net::connection& server) -> task<> {
     ADD_FAILURE() << "the peer was waited for";
     server.abort();
     co_return;
   });
-  ASSERT_TRUE(failure);
-  EXPECT_EQ(failure->code(), errc::timed_out) << failure->what();
-  executor home;
-  home.run(with_timeout(patience, between(device, exchange)));
+  EXPECT_TRUE(failed_with(failure, errc::timed_out));
+  run([&] { return between(device, exchange); });
 }
 
 // A clock that stands, and whose next reading can be preceded by something.
@@ -498,10 +440,7 @@ class set_up_at_a_late_end {
     };
     made_.meanwhile([&] { time_.before_next_reading(be_late); });
     const auto peer = [&](std::uint16_t port) {
-      const raw_peer self(port, "net", [&](const sockaddr_in&) {
-        made_.answered();
-        made_.wait_for_the_region();
-      });
+      const raw_peer self(port, "net", [&](const sockaddr_in&) { made_.answer_and_wait_for_the_region(); });
       is_ready = true;
       const auto asked = self.hear(control_record::fences);
       if (asked)
@@ -533,31 +472,39 @@ TEST(fabric_set_up, that_is_broken_off_as_the_peer_says_that_it_is_ready_yields_
   net::device device = net::device::open("fabric:net");
   set_up_at_a_late_end made;
   const auto failure = made.run(device, 500ms, [](net::connection&) { ADD_FAILURE() << "its socket is shut down"; });
-  ASSERT_TRUE(failure);
-  EXPECT_EQ(failure->code(), errc::timed_out) << failure->what();
+  EXPECT_TRUE(failed_with(failure, errc::timed_out));
 }
 
 // A TCP socket that listens, for a peer that is made by hand.
 class door : private immovable {
  public:
   door() {
-    own_.sin_family = AF_INET;
-    own_.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     socklen_t length = sizeof own_;
-    EXPECT_EQ(::bind(socket_, reinterpret_cast<const sockaddr*>(&own_), length), 0);
-    EXPECT_EQ(::getsockname(socket_, reinterpret_cast<sockaddr*>(&own_), &length), 0);
-    EXPECT_EQ(::listen(socket_, 1), 0);
+    EXPECT_EQ(::bind(socket_.fd(), reinterpret_cast<const sockaddr*>(&own_), length), 0);
+    EXPECT_EQ(::getsockname(socket_.fd(), reinterpret_cast<sockaddr*>(&own_), &length), 0);
+    EXPECT_EQ(::listen(socket_.fd(), 1), 0);
   }
-  ~door() { ::close(socket_); }
 
   [[nodiscard]] const sockaddr_in& own() const noexcept { return own_; }
   [[nodiscard]] std::string address() const { return "127.0.0.1:" + std::to_string(ntohs(own_.sin_port)); }
-  [[nodiscard]] int accept() const noexcept { return ::accept4(socket_, nullptr, nullptr, SOCK_CLOEXEC); }
+  [[nodiscard]] descriptor accept() const {
+    return {::accept4(socket_.fd(), nullptr, nullptr, SOCK_CLOEXEC), system_calls::kernel()};
+  }
 
  private:
-  int socket_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in own_{};
+  descriptor socket_ = tcp_socket();
+  sockaddr_in own_ = loopback_at(INADDR_LOOPBACK, 0);
 };
+
+// Whether a peer is ready once it has been answered with an endpoint that is at this address.
+bool is_ready_for(const descriptor& peer, const sockaddr_in& endpoint) {
+  std::array<std::byte, net::fabric::frame::max_bytes> bytes;
+  EXPECT_GT(::recv(peer.fd(), bytes.data(), bytes.size(), 0), 0);
+  net::fabric::frame answer{.kind = net::fabric::frame_kind::accept};
+  EXPECT_TRUE(answer.set_address(std::as_bytes(std::span(&endpoint, 1))));
+  send_frame(peer, answer);
+  return ::recv(peer.fd(), bytes.data(), bytes.size(), 0) > 0;
+}
 
 sim::loose_task accept_loosely(net::connection_request request) {
   const auto accept = [&]() -> task<> { static_cast<void>(co_await request.accept(few_receives())); };
@@ -613,12 +560,11 @@ TEST(fabric_set_up, of_a_connector_that_is_destroyed_while_its_peer_is_silent_cl
     const door way;
     std::atomic<bool> heard = false;
     std::jthread other([&] {
-      const int socket = way.accept();
+      const descriptor peer = way.accept();
       std::array<std::byte, net::fabric::frame::max_bytes> bytes;
-      EXPECT_GT(::recv(socket, bytes.data(), bytes.size(), 0), 0);
+      EXPECT_GT(::recv(peer.fd(), bytes.data(), bytes.size(), 0), 0);
       heard = true;
-      EXPECT_LE(::recv(socket, bytes.data(), bytes.size(), 0), 0);
-      ::close(socket);
+      EXPECT_LE(::recv(peer.fd(), bytes.data(), bytes.size(), 0), 0);
     });
     executor home;
     const auto body = [&]() -> task<> {
@@ -713,55 +659,32 @@ TEST(fabric_set_up, answers_a_peer_only_once_its_endpoint_is_known) {
 }
 
 TEST(fabric_set_up, is_ready_only_once_the_endpoint_of_the_peer_is_known) {
-  using net::fabric::frame;
   shim_library library;
   net::device device = net::device::open(net::fabric::open_transport(provider, library));
   const door way;
-  std::thread acceptor([&] {
-    const int socket = way.accept();
-    std::array<std::byte, frame::max_bytes> bytes;
-    EXPECT_GT(::recv(socket, bytes.data(), bytes.size(), 0), 0);
-    frame answer{.kind = net::fabric::frame_kind::accept};
-    EXPECT_TRUE(answer.set_address(std::as_bytes(std::span(&way.own(), 1))));
-    const std::size_t size = net::fabric::pack(answer, bytes);
-    EXPECT_EQ(::send(socket, bytes.data(), size, 0), static_cast<ssize_t>(size));
-    EXPECT_GT(::recv(socket, bytes.data(), bytes.size(), 0), 0);  // that it is ready
+  std::jthread acceptor([&] {
+    const descriptor peer = way.accept();
+    EXPECT_TRUE(is_ready_for(peer, way.own()));
     EXPECT_TRUE(library.has_inserted(&way.own()));
-    ::close(socket);
   });
-  executor home;
-  const auto body = [&]() -> task<> {
+  run([&]() -> task<> {
     net::connection client = co_await device.connect(way.address());
     co_await expect_end(client, errc::peer_vanished);
-  };
-  home.run(with_timeout(patience, body()));
-  acceptor.join();
+  });
 }
 
 TEST(fabric_set_up, with_an_acceptor_that_names_an_endpoint_on_another_host_fails) {
-  using net::fabric::frame;
   shim_library library;
   net::device device = net::device::open(net::fabric::open_transport(provider, library));
   const door way;
   const sockaddr_in elsewhere = loopback_at(INADDR_LOOPBACK + 1, ntohs(way.own().sin_port));
   std::jthread acceptor([&] {
-    const int socket = way.accept();
-    std::array<std::byte, frame::max_bytes> bytes;
-    EXPECT_GT(::recv(socket, bytes.data(), bytes.size(), 0), 0);
-    frame answer{.kind = net::fabric::frame_kind::accept};
-    EXPECT_TRUE(answer.set_address(std::as_bytes(std::span(&elsewhere, 1))));
-    const std::size_t size = net::fabric::pack(answer, bytes);
-    EXPECT_EQ(::send(socket, bytes.data(), size, 0), static_cast<ssize_t>(size));
-    EXPECT_LE(::recv(socket, bytes.data(), bytes.size(), 0), 0);  // not that it is ready
-    ::close(socket);
+    const descriptor peer = way.accept();
+    EXPECT_FALSE(is_ready_for(peer, elsewhere));
   });
-  executor home;
-  const auto body = [&]() -> task<> {
-    const auto connecting = [&]() -> task<> { static_cast<void>(co_await device.connect(way.address())); };
-    const auto failure = co_await failure_of(connecting());
-    EXPECT_TRUE(failure && failure->code() == errc::protocol_error) << words_of(failure);
-  };
-  home.run(with_timeout(patience, body()));
+  run([&]() -> task<> {
+    EXPECT_TRUE(failed_with(co_await failure_of(device.connect(way.address())), errc::protocol_error));
+  });
   EXPECT_FALSE(library.has_inserted(&elsewhere));
 }
 
@@ -775,8 +698,7 @@ TEST(fabric_memory_of_a_connection, is_in_use_until_its_endpoint_is_closed) {
     ++closed;
   });
   library.lose_requests();
-  const auto idle = [](const raw_peer& peer) { peer.wait_for_the_end(); };
-  with_raw_peer(device, provider, idle, [&](net::connection& server, net::device&) -> task<> {
+  with_raw_peer(device, provider, stay_silent, [&](net::connection& server, net::device&) -> task<> {
     const auto sending = [&]() -> task<> {
       auto note = co_await device.allocate(1000);
       co_await server.send(std::move(note));
@@ -796,25 +718,22 @@ TEST(fabric_memory_of_a_connection, is_in_use_until_its_endpoint_is_closed) {
 TEST(fabric_refusals, of_accesses_that_an_exposure_has_no_right_for_are_never_done) {
   shim_library library;
   net::device device = net::device::open(net::fabric::open_transport(provider, library));
-  executor home;
   const auto script = [](net::connection& client, net::connection& server, mr::pool& pool) -> task<> {
-    auto room = co_await pool.allocate(8);
-    std::memset(room.data(), 1, room.size());
-    auto own = co_await pool.allocate(8);
-    std::memset(own.data(), 2, own.size());
+    auto room = co_await filled_with(pool, 8, std::byte{1});
+    auto own = co_await filled_with(pool, 8, std::byte{2});
     auto open = co_await server.expose(std::move(room), mr::usage::read_src);
     const auto writing = [&]() -> task<> {
       const mr::remote_slice& given = open.remote();
       co_await client.write(own, mr::remote_slice(given.key(), given.address(), 8, mr::usage::write_dst));
     };
     const auto failure = co_await failure_of(writing());
-    EXPECT_TRUE(failure && failure->code() == errc::remote_access) << (failure ? failure->what() : "nothing");
+    EXPECT_TRUE(failed_with(failure, errc::remote_access));
     if (!failure) client.abort();
     const auto back = co_await open.revoke();
-    for (const std::byte each : back.bytes()) EXPECT_EQ(each, std::byte{1});
+    EXPECT_TRUE(is_all(back.bytes(), std::byte{1}));
     if (failure) co_await expect_end(server, errc::protocol_error);
   };
-  home.run(with_timeout(patience, between(device, script)));
+  run([&] { return between(device, script); });
 }
 
 // A provider that takes no longer messages.
@@ -852,30 +771,23 @@ TEST(fabric_links, end_when_the_fabric_moves_nothing_although_the_peer_is_there)
     SCOPED_TRACE(writes);
     shim_library library;
     net::device device = net::device::open(net::fabric::open_transport(provider, library));
-    executor home;
-    const auto body = [&]() -> task<> {
+    run([&]() -> task<> {
       const net::connection_options how{.dead_peer_after = 200ms};
       net::listener listener = co_await device.listen("127.0.0.1:0");
-      const auto accept = [&]() -> task<net::connection> {
-        auto made = co_await listener.accept(how);
-        co_return std::move(*made);
-      };
-      auto [client, server] = co_await when_all(device.connect(std::string(listener.address()), how), accept());
+      auto ends = co_await when_all(device.connect(std::string(listener.address()), how), listener.accept(how));
+      net::connection& client = std::get<0>(ends);
       auto room = co_await device.allocate(10);
-      const auto open = co_await server.expose(std::move(room), mr::usage::write_dst);
+      const auto open = co_await std::get<1>(ends)->expose(std::move(room), mr::usage::write_dst);
       auto note = co_await device.allocate(10);
       library.lose_requests();
-      std::optional<error> failure;
-      try {
+      const auto use = [&]() -> task<> {
         if (writes) co_await client.write(note, open.remote());
         if (!writes) co_await client.send(note);
         co_await expect_end(client, errc::peer_vanished);
-      } catch (const error& why) {
-        failure = why;
-      }
-      EXPECT_TRUE(!writes || (failure && failure->code() == errc::peer_vanished));
-    };
-    home.run(with_timeout(patience, body()));
+      };
+      const auto failure = co_await failure_of(use());
+      EXPECT_TRUE(!writes || failed_with(failure, errc::peer_vanished));
+    });
   }
 }
 

@@ -68,25 +68,19 @@ class shim_library : public net::fabric::fabric_calls {
   int fabric(fi_fabric_attr* wanted, fid_fabric** made) noexcept override {
     return fails("fabric") ? -number_ : real_.fabric(wanted, made);
   }
-  int domain(fid_fabric* fabric, fi_info* info, fid_domain** made) noexcept override {
-    return fails("domain") ? -number_ : fabric_calls::domain(fabric, info, made);
-  }
-  int cq_open(fid_domain* domain, fi_cq_attr* wanted, fid_cq** made) noexcept override {
-    return fails("cq_open") ? -number_ : fabric_calls::cq_open(domain, wanted, made);
-  }
-  int av_open(fid_domain* domain, fi_av_attr* wanted, fid_av** made) noexcept override {
-    return fails("av_open") ? -number_ : fabric_calls::av_open(domain, wanted, made);
-  }
-  int endpoint(fid_domain* domain, fi_info* info, fid_ep** made) noexcept override {
-    return fails("endpoint") ? -number_ : fabric_calls::endpoint(domain, info, made);
-  }
+#define WEFT_TEST_CALL(type, name, parameters, arguments) \
+  type name parameters noexcept override { return fails(#name) ? -number_ : fabric_calls::name arguments; }
+  WEFT_TEST_CALL(int, domain, (fid_fabric * fabric, fi_info* info, fid_domain** made), (fabric, info, made))
+  WEFT_TEST_CALL(int, cq_open, (fid_domain * domain, fi_cq_attr* wanted, fid_cq** made), (domain, wanted, made))
+  WEFT_TEST_CALL(int, av_open, (fid_domain * domain, fi_av_attr* wanted, fid_av** made), (domain, wanted, made))
+  WEFT_TEST_CALL(int, endpoint, (fid_domain * domain, fi_info* info, fid_ep** made), (domain, info, made))
   int ep_bind(fid_ep* endpoint, fid* to, std::uint64_t flags) noexcept override {
     if (fails("ep_bind")) return -number_;
     const std::lock_guard lock(mutex_);
     map_.bind(endpoint, to);
     return fabric_calls::ep_bind(endpoint, to, flags);
   }
-  int enable(fid_ep* endpoint) noexcept override { return fails("enable") ? -number_ : fabric_calls::enable(endpoint); }
+  WEFT_TEST_CALL(int, enable, (fid_ep * endpoint), (endpoint))
   int getname(fid* endpoint, void* address, std::size_t* length) noexcept override {
     if (fails("getname")) return -number_;
     const int result = fabric_calls::getname(endpoint, address, length);
@@ -110,23 +104,17 @@ class shim_library : public net::fabric::fabric_calls {
     return fabric_calls::close(object);
   }
 
-  int mr_regattr(fid_domain* domain, const fi_mr_attr* wanted, std::uint64_t flags, fid_mr** made) noexcept override {
-    return fails("mr_regattr") ? -number_ : fabric_calls::mr_regattr(domain, wanted, flags, made);
-  }
-  int get_wait_fd(fid_cq* queue, int* fd) noexcept override {
-    return fails("get_wait_fd") ? -number_ : fabric_calls::get_wait_fd(queue, fd);
-  }
-  int trywait(fid_fabric* fabric, fid_cq* queue) noexcept override {
-    return fails("trywait") ? -number_ : fabric_calls::trywait(fabric, queue);
-  }
+  WEFT_TEST_CALL(int, mr_regattr, (fid_domain * domain, const fi_mr_attr* wanted, std::uint64_t flags, fid_mr** made),
+                 (domain, wanted, flags, made))
+  WEFT_TEST_CALL(int, get_wait_fd, (fid_cq * queue, int* fd), (queue, fd))
+  WEFT_TEST_CALL(int, trywait, (fid_fabric * fabric, fid_cq* queue), (fabric, queue))
   ssize_t cq_read(fid_cq* queue, fi_cq_msg_entry* found, std::size_t most) noexcept override {
     count_move();
     if (finds_lost(queue, *found)) return 1;
     return fails("cq_read") ? -number_ : fabric_calls::cq_read(queue, found, most);
   }
-  ssize_t cq_readerr(fid_cq* queue, fi_cq_err_entry* found) noexcept override {
-    return fails("cq_readerr") ? -number_ : fabric_calls::cq_readerr(queue, found);
-  }
+  WEFT_TEST_CALL(ssize_t, cq_readerr, (fid_cq * queue, fi_cq_err_entry* found), (queue, found))
+#undef WEFT_TEST_CALL
   ssize_t recvmsg(fid_ep* endpoint, const fi_msg* what, std::uint64_t flags) noexcept override {
     count_move();
     return fails("recvmsg") ? -number_ : fabric_calls::recvmsg(endpoint, what, flags);

@@ -23,10 +23,12 @@ struct wild_library::request {
 
   request(kind_t what, fid_ep* from, fi_addr_t peer, std::uint64_t how)
       : kind(what), endpoint(from), to(peer), flags(how) {}
-  void take(const iovec* list, void** descs_of_list, std::size_t count) {
-    ranges.assign(list, list + count);
-    descs.assign(count, nullptr);
-    if (descs_of_list != nullptr) descs.assign(descs_of_list, descs_of_list + count);
+  template <class Message>
+  void take(const Message& what) {
+    ranges.assign(what.msg_iov, what.msg_iov + what.iov_count);
+    descs.assign(what.iov_count, nullptr);
+    if (what.desc != nullptr) descs.assign(what.desc, what.desc + what.iov_count);
+    context = what.context;
   }
   void own_bytes(std::vector<std::byte> copy) {
     bytes = std::move(copy);
@@ -105,8 +107,7 @@ ssize_t wild_library::sendmsg(fid_ep* endpoint, const fi_msg* what, std::uint64_
   if (how_.strangers) send_ahead_of(endpoint, *what);
   if (how_.ordered) return shim_library::sendmsg(endpoint, what, flags);
   auto item = std::make_unique<request>(request::sends, endpoint, what->addr, flags);
-  item->take(what->msg_iov, what->desc, what->iov_count);
-  item->context = what->context;
+  item->take(*what);
   return hold(std::move(item));
 }
 
@@ -117,8 +118,7 @@ ssize_t wild_library::writemsg(fid_ep* endpoint, const fi_msg_rma* what, std::ui
   auto item = std::make_unique<request>(request::writes, endpoint, what->addr, flags);
   item->there.assign(what->rma_iov, what->rma_iov + what->rma_iov_count);
   if ((flags & FI_DELIVERY_COMPLETE) != 0) {
-    item->take(what->msg_iov, what->desc, what->iov_count);
-    item->context = what->context;
+    item->take(*what);
   } else {
     item->own_bytes(gather(what->msg_iov, what->iov_count));
     fi_cq_msg_entry done{};
@@ -134,8 +134,7 @@ ssize_t wild_library::readmsg(fid_ep* endpoint, const fi_msg_rma* what, std::uin
   if (how_.ordered) return shim_library::readmsg(endpoint, what, flags);
   auto item = std::make_unique<request>(request::reads, endpoint, what->addr, flags);
   item->there.assign(what->rma_iov, what->rma_iov + what->rma_iov_count);
-  item->take(what->msg_iov, what->desc, what->iov_count);
-  item->context = what->context;
+  item->take(*what);
   return hold(std::move(item));
 }
 

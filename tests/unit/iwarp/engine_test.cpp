@@ -6,16 +6,14 @@
 #include <tuple>
 
 #include "iwarp/support.hpp"
+#include "kit/bytes.hpp"
 
 namespace weft::net::iwarp {
 namespace {
 
 bytes pattern(std::size_t count, unsigned seed = 1) {
   bytes result(count);
-  for (std::byte& byte : result) {
-    seed = seed * 1664525 + 1013904223;
-    byte = static_cast<std::byte>(seed >> 24);
-  }
+  test::fill(result, seed);
   return result;
 }
 
@@ -25,16 +23,13 @@ void append(bytes& to, std::span<const std::byte> more) { to.insert(to.end(), mo
 
 bytes tagged(opcode op, std::uint32_t stag, std::uint64_t offset, std::span<const std::byte> payload = {},
              bool last = true) {
-  bytes ulpdu(tagged_header::bytes);
-  encode(tagged_header{.last = last, .opcode = op, .stag = stag, .offset = offset},
-         std::span(ulpdu).first<tagged_header::bytes>());
+  bytes ulpdu = encoded(tagged_header{.last = last, .opcode = op, .stag = stag, .offset = offset});
   append(ulpdu, payload);
   return ulpdu;
 }
 
 bytes untagged(const untagged_header& header, std::span<const std::byte> payload = {}) {
-  bytes ulpdu(untagged_header::bytes);
-  encode(header, std::span(ulpdu).first<untagged_header::bytes>());
+  bytes ulpdu = encoded(header);
   append(ulpdu, payload);
   return ulpdu;
 }
@@ -44,21 +39,17 @@ bytes send_of(std::span<const std::byte> payload, std::uint32_t sequence = 1) {
 }
 
 bytes read_of(const read_request& read, std::uint32_t sequence = 1) {
-  bytes body(read_request::bytes);
-  encode(read, std::span(body).first<read_request::bytes>());
-  return untagged({.opcode = opcode::read_request, .queue = read_request_queue, .sequence = sequence}, body);
+  return untagged({.opcode = opcode::read_request, .queue = read_request_queue, .sequence = sequence}, encoded(read));
 }
 
 bytes atomic_of(const atomic_request& asked, std::uint32_t sequence = 1) {
-  bytes body(atomic_request::bytes);
-  encode(asked, std::span(body).first<atomic_request::bytes>());
-  return untagged({.opcode = opcode::atomic_request, .queue = read_request_queue, .sequence = sequence}, body);
+  return untagged({.opcode = opcode::atomic_request, .queue = read_request_queue, .sequence = sequence},
+                  encoded(asked));
 }
 
 bytes atomic_answer_of(const atomic_response& response, std::uint32_t sequence = 1) {
-  bytes body(atomic_response::bytes);
-  encode(response, std::span(body).first<atomic_response::bytes>());
-  return untagged({.opcode = opcode::atomic_response, .queue = atomic_response_queue, .sequence = sequence}, body);
+  return untagged({.opcode = opcode::atomic_response, .queue = atomic_response_queue, .sequence = sequence},
+                  encoded(response));
 }
 
 bytes terminate_of(const terminate_message& message) {
@@ -85,10 +76,9 @@ bytes framed(std::span<const std::byte> ulpdu, bool crc = true) {
 std::vector<bytes> ulpdus_of(std::span<const std::byte> wire) {
   std::vector<bytes> result;
   while (!wire.empty()) {
-    const auto length = std::to_integer<std::size_t>(wire[0]) << 8 | std::to_integer<std::size_t>(wire[1]);
-    const auto ulpdu = wire.subspan(2, length);
+    const auto ulpdu = first_ulpdu(wire);
     result.emplace_back(ulpdu.begin(), ulpdu.end());
-    wire = wire.subspan(mpa::fpdu_bytes(length));
+    wire = wire.subspan(mpa::fpdu_bytes(ulpdu.size()));
   }
   return result;
 }
@@ -98,7 +88,6 @@ untagged_header untagged_of(const bytes& ulpdu) {
   return parse_untagged(std::span(ulpdu).first<untagged_header::bytes>());
 }
 read_request read_in(const bytes& ulpdu) { return parse_read_request(std::span(ulpdu).last<read_request::bytes>()); }
-control control_of(const bytes& ulpdu) { return parse_control(std::span(ulpdu).first<control_bytes>()); }
 
 // ---- one side ----
 
@@ -175,12 +164,14 @@ class side : public engine_host {
 
   void completed(request& request, const completion& completion) noexcept override {
     completions.emplace_back(&request, completion);
+    if (when_completed) when_completed();
   }
 
   void received(receive_request& receive, const received_info& info) noexcept override {
     const auto payload = receive.buffer.first(info.bytes);
     messages.push_back({bytes(payload.begin(), payload.end()), info.solicited, info.invalidated_stag, info.immediate});
     if (repost_receives) machine.post_receive(receive);
+    if (when_received) when_received();
   }
 
   void flushed(receive_request& /*receive*/) noexcept override { ++flushed_receives; }
@@ -209,12 +200,7 @@ class side : public engine_host {
       op.segments.emplace_back(rest.first(size), nullptr);
       rest = rest.subspan(size);
     }
-    op.posted.kind = request_kind::write;
-    op.posted.local = op.segments;
-    op.posted.stag = stag;
-    op.posted.offset = offset;
-    EXPECT_TRUE(machine.post(op.posted));
-    return op.posted;
+    return post(op, request_kind::write, stag, offset);
   }
   request& read(std::size_t size, std::uint32_t stag, std::uint64_t offset, std::size_t pieces = 1) {
     return post(request_kind::read, bytes(size), stag, offset, pieces);
@@ -242,17 +228,8 @@ class side : public engine_host {
       const std::size_t until = op.memory.size() * (i + 1) / pieces;
       op.segments.emplace_back(std::span(op.memory).subspan(begin, until - begin), nullptr);
     }
-    op.posted.kind = kind;
     op.posted.solicited = solicited;
-    if (is_atomic(kind)) {
-      op.posted.tail = op.memory;
-    } else {
-      op.posted.local = op.segments;
-    }
-    op.posted.stag = stag;
-    op.posted.offset = offset;
-    EXPECT_TRUE(machine.post(op.posted));
-    return op.posted;
+    return post(op, kind, stag, offset);
   }
   /// Sends at once; the memory is gone afterwards.
   void send_now(bytes payload) {
@@ -331,10 +308,8 @@ class side : public engine_host {
     return parse_terminate(std::span(sent.back()).subspan(untagged_header::bytes));
   }
 
-  testing::AssertionResult ended_with(terminate_code code) const {
-    if (end && end->code == code) return testing::AssertionSuccess();
-    return testing::AssertionFailure() << (end ? end->text.c_str() : "it has not ended");
-  }
+  testing::AssertionResult ended_with(terminate_code code) const { return is_end(end && end->code == code); }
+  testing::AssertionResult ended_with(ending_reason reason) const { return is_end(end && end->reason == reason); }
 
   completion_status status_of(const request& request) const {
     const auto found = std::ranges::find(completions, &request, &std::pair<iwarp::request*, completion>::first);
@@ -362,13 +337,33 @@ class side : public engine_host {
   std::optional<ending> end;
   std::size_t completions_before_end = 0;
   bool repost_receives = false;
+  std::function<void()> when_received;
+  std::function<void()> when_completed;
 
  private:
+  testing::AssertionResult is_end(bool expected) const {
+    if (expected) return testing::AssertionSuccess();
+    return testing::AssertionFailure() << (end ? end->text.c_str() : "it has not ended");
+  }
+
   struct operation {
     request posted;
     bytes memory;
     std::vector<mr::slice> segments;
   };
+
+  request& post(operation& op, request_kind kind, std::uint32_t stag, std::uint64_t offset) {
+    op.posted.kind = kind;
+    op.posted.stag = stag;
+    op.posted.offset = offset;
+    if (is_atomic(kind)) {
+      op.posted.tail = op.memory;
+    } else {
+      op.posted.local = op.segments;
+    }
+    EXPECT_TRUE(machine.post(op.posted));
+    return op.posted;
+  }
 
   access_status check(std::uint32_t stag, std::uint64_t offset, std::uint64_t size, bool region::*right) const {
     const auto found = regions.find(stag);
@@ -1000,8 +995,7 @@ TEST(engine, a_wrong_crc_terminates_before_anything_is_placed) {
     bytes bad = good;
     bad[at] ^= std::byte{0x10};
     engine.feed(bad);
-    ASSERT_TRUE(engine.end) << at;
-    EXPECT_EQ(engine.end->reason, ending_reason::terminated);
+    ASSERT_TRUE(engine.ended_with(ending_reason::terminated)) << at;
     EXPECT_EQ(engine.end->code, cause::crc_mismatch);
     EXPECT_EQ(engine.regions[1].memory, bytes(100));
     const auto sent = engine.transmitted_terminate();
@@ -1220,8 +1214,7 @@ TEST(engine_placing_early, a_fin_in_the_middle_of_a_segment_is_a_loss) {
     engine.feed(std::span(fpdu).first(20));
     engine.feed_in_place(std::span(fpdu).subspan(20, cut - 20));
     engine.machine.end_of_stream(engine.inbox.size());
-    ASSERT_TRUE(engine.end) << cut;
-    EXPECT_EQ(engine.end->reason, ending_reason::connection_lost);
+    ASSERT_TRUE(engine.ended_with(ending_reason::connection_lost)) << cut;
     EXPECT_NE(engine.end->text.view().find(std::to_string(cut) + " bytes into an FPDU"), std::string_view::npos)
         << engine.end->text.c_str();
   }
@@ -1271,7 +1264,21 @@ bytes with_byte(bytes ulpdu, std::size_t at, int value) {
   return ulpdu;
 }
 
-/// With regions 1 (100 bytes), 2 (read-only), 3 (write-only) and 4 (of another connection), and two receives of 10.
+bytes longer_by(std::ptrdiff_t count, bytes ulpdu) {
+  ulpdu.resize(static_cast<std::size_t>(std::ssize(ulpdu) + count));
+  return ulpdu;
+}
+
+void prepare_for_violations(side& engine) {
+  engine.regions[1] = {.memory = bytes(100), .shared = true};
+  engine.regions[2] = {.memory = bytes(100), .writable = false, .atomic = false};
+  engine.regions[3] = {.memory = bytes(100), .readable = false};
+  engine.regions[4] = {.memory = bytes(100), .foreign = true};
+  engine.receive(10);
+  engine.receive(10);
+}
+
+/// To an engine that is prepared for them.
 std::vector<violation> violations() {
   const bytes ten = pattern(10);
   const auto read_from = [](std::uint32_t stag, std::uint64_t offset, std::uint32_t size) {
@@ -1280,19 +1287,11 @@ std::vector<violation> violations() {
   const bytes invalidate_unknown = untagged({.opcode = opcode::send_with_invalidate, .invalidate_stag = 9}, ten);
   const bytes invalidate_shared =
       untagged({.opcode = opcode::send_solicited_with_invalidate, .invalidate_stag = 1}, ten);
-  bytes short_read = read_from(1, 0, 1);
-  short_read.pop_back();
-  bytes long_read = read_from(1, 0, 1);
-  long_read.push_back({});
   const auto add_at = [](std::uint32_t stag, std::uint64_t offset) {
     return atomic_of({.stag = stag, .offset = offset, .operand = 1});
   };
   const untagged_header atomic_header{.opcode = opcode::atomic_request, .queue = read_request_queue};
   const atomic_request swap{.operation = atomic_operation::compare_swap, .stag = 2, .mask = atomic_request::every_bit};
-  bytes short_atomic = add_at(1, 0);
-  short_atomic.pop_back();
-  bytes long_atomic = add_at(1, 0);
-  long_atomic.push_back({});
   std::vector<violation> rows = {
       {"empty FPDU", {}, cause::framing, false},
       {"FPDU shorter than a header", bytes(13, std::byte{0xC1}), cause::framing, false},
@@ -1342,8 +1341,8 @@ std::vector<violation> violations() {
       {"read request out of turn", read_of({.size = 1, .source_stag = 1}, 2), cause::untagged_sequence},
       {"read request in its middle", untagged({.opcode = opcode::read_request, .queue = 1, .offset = 1}, pattern(28)),
        cause::untagged_offset},
-      {"read request too short", short_read, cause::operation_unspecified},
-      {"read request too long", long_read, cause::untagged_too_long},
+      {"read request too short", longer_by(-1, read_from(1, 0, 1)), cause::operation_unspecified},
+      {"read request too long", longer_by(1, read_from(1, 0, 1)), cause::untagged_too_long},
       {"read request without an end", with_byte(read_from(1, 0, 1), 0, 0x01), cause::operation_unspecified},
       {"invalidation of an unknown STag", invalidate_unknown, cause::read_invalid_stag},
       {"invalidation of a shared STag", invalidate_shared, cause::cannot_invalidate},
@@ -1359,8 +1358,8 @@ std::vector<violation> violations() {
       {"atomic operation 15", with_byte(add_at(1, 0), 21, 0xFF), cause::unexpected_opcode},
       {"atomic request out of turn", atomic_of({.stag = 1}, 2), cause::untagged_sequence},
       {"atomic request in its middle", with_byte(add_at(1, 0), 17, 1), cause::untagged_offset},
-      {"atomic request too short", short_atomic, cause::operation_unspecified},
-      {"atomic request too long", long_atomic, cause::untagged_too_long},
+      {"atomic request too short", longer_by(-1, add_at(1, 0)), cause::operation_unspecified},
+      {"atomic request too long", longer_by(1, add_at(1, 0)), cause::untagged_too_long},
       {"atomic request without a body", untagged(atomic_header), cause::operation_unspecified},
       {"atomic request without an end", with_byte(add_at(1, 0), 0, 0x01), cause::operation_unspecified},
       {"atomic request on the send queue", with_byte(add_at(1, 0), 9, 0), cause::untagged_queue},
@@ -1394,11 +1393,7 @@ TEST(engine, a_responder_tells_what_is_wrong_with_the_first_frame) {
     engine_options options = row.agreed ? extended() : alone();
     options.initiator = false;
     side engine(options);
-    engine.regions[1] = {.memory = bytes(100), .shared = true};
-    engine.regions[2] = {.memory = bytes(100), .writable = false, .atomic = false};
-    engine.regions[3] = {.memory = bytes(100), .readable = false};
-    engine.regions[4] = {.memory = bytes(100), .foreign = true};
-    engine.receive(10);
+    prepare_for_violations(engine);
     engine.feed(framed(row.ulpdu));
     const auto sent = engine.transmitted_terminate();
     EXPECT_TRUE(sent && sent->code == row.expected);
@@ -1421,20 +1416,14 @@ TEST_P(engine_placing, answers_every_violation_with_its_terminate_and_touches_no
   for (const violation& row : violations()) {
     SCOPED_TRACE(row.name);
     side engine(options(true, row.agreed));
-    engine.regions[1] = {.memory = bytes(100), .shared = true};
-    engine.regions[2] = {.memory = bytes(100), .writable = false, .atomic = false};
-    engine.regions[3] = {.memory = bytes(100), .readable = false};
-    engine.regions[4] = {.memory = bytes(100), .foreign = true};
-    engine.receive(10);
-    engine.receive(10);
+    prepare_for_violations(engine);
     bytes wire = framed(row.ulpdu);
     append(wire, framed(tagged(opcode::write, 1, 0, pattern(10))));  // must be dropped
     const std::size_t front = std::min<std::size_t>(wire.size(), mpa::length_bytes + untagged_header::bytes);
     engine.feed(std::span(wire).first(front));
     engine.feed_in_place(std::span(wire).subspan(front));
 
-    ASSERT_TRUE(engine.end);
-    EXPECT_EQ(engine.end->reason, ending_reason::terminated);
+    ASSERT_TRUE(engine.ended_with(ending_reason::terminated));
     EXPECT_EQ(engine.end->code, row.expected) << engine.end->text.c_str();
     EXPECT_TRUE(engine.inbox.empty()) << "what follows is swallowed";
     EXPECT_EQ(engine.flushed_receives, 2U);
@@ -1543,10 +1532,8 @@ TEST(engine, an_atomic_response_that_is_not_the_one_due_is_refused) {
   expect_refused_atomic_response(atomic_answer_of(right, 2), cause::untagged_sequence);
   expect_refused_atomic_response(with_byte(whole, 17, 4), cause::untagged_offset);
   expect_refused_atomic_response(with_byte(whole, 0, 0x01), cause::operation_unspecified);
-  expect_refused_atomic_response(bytes(whole.begin(), whole.end() - 1), cause::operation_unspecified);
-  bytes longer = whole;
-  longer.push_back({});
-  expect_refused_atomic_response(longer, cause::untagged_too_long);
+  expect_refused_atomic_response(longer_by(-1, whole), cause::operation_unspecified);
+  expect_refused_atomic_response(longer_by(1, whole), cause::untagged_too_long);
   expect_refused_atomic_response(tagged(opcode::read_response, 1, 0, pattern(8)), cause::unexpected_opcode);
 }
 
@@ -1723,8 +1710,7 @@ TEST_SIDE(engine, a_terminate_from_the_peer_names_the_read_it_was_about, alone()
   engine.receive(10);
   engine.feed(framed(terminate_of(message)));
 
-  ASSERT_TRUE(engine.end);
-  EXPECT_EQ(engine.end->reason, ending_reason::peer_terminated);
+  ASSERT_TRUE(engine.ended_with(ending_reason::peer_terminated));
   EXPECT_EQ(engine.end->code, cause::read_invalid_stag);
   EXPECT_EQ(engine.end->text.view(),
             "peer terminated the stream: remote protection error: invalid STag, reading at offset 0x40 of STag "
@@ -1791,23 +1777,22 @@ TEST_SIDE(engine, a_terminate_about_what_has_completed_blames_no_operation_of_an
 TEST(engine, a_terminate_is_never_answered_with_one) {
   for (std::size_t body = 0; body < 60; ++body) {
     side engine(alone());
-    engine.feed(framed(untagged({.opcode = opcode::terminate, .queue = terminate_queue}, pattern(body))));
-    ASSERT_TRUE(engine.end);
-    EXPECT_EQ(engine.end->reason, ending_reason::peer_terminated);
+    engine.feed(framed(
+        untagged({.opcode = opcode::terminate, .queue = terminate_queue}, pattern(body, static_cast<unsigned>(body)))));
+    ASSERT_TRUE(engine.ended_with(ending_reason::peer_terminated));
     EXPECT_FALSE(engine.machine.has_output());
   }
 }
 
 TEST(engine, linux_siws_unexpected_opcode_is_not_mistaken_for_a_set_up_error) {
-  const unsigned char words_of_siw[] = {0x20, 0x06, 0, 0};
+  const bytes words_of_siw{std::byte{0x20}, std::byte{0x06}, {}, {}};
+  const bytes fpdu = framed(untagged({.opcode = opcode::terminate, .queue = terminate_queue}, words_of_siw));
   side engine(alone());
-  engine.feed(framed(
-      untagged({.opcode = opcode::terminate, .queue = terminate_queue}, std::as_bytes(std::span(words_of_siw)))));
+  engine.feed(fpdu);
   EXPECT_TRUE(engine.ended_with(cause::unexpected_opcode));
 
   side responder({.initiator = false});
-  responder.feed(framed(
-      untagged({.opcode = opcode::terminate, .queue = terminate_queue}, std::as_bytes(std::span(words_of_siw)))));
+  responder.feed(fpdu);
   EXPECT_EQ(responder.end->code, cause::insufficient_ird);
 }
 
@@ -1829,8 +1814,7 @@ TEST_F(engines, tell_each_other_what_went_wrong) {
 TEST_SIDE(engine, a_fin_between_messages_is_an_orderly_close, alone()) {
   engine.receive(10);
   engine.machine.end_of_stream(0);
-  ASSERT_TRUE(engine.end);
-  EXPECT_EQ(engine.end->reason, ending_reason::peer_closed);
+  ASSERT_TRUE(engine.ended_with(ending_reason::peer_closed));
   EXPECT_EQ(engine.flushed_receives, 1U);
   EXPECT_TRUE(engine.machine.finished());
 }
@@ -1859,8 +1843,7 @@ TEST_SIDE(engine, a_fin_of_a_peer_that_may_half_close_ends_its_direction_alone, 
   EXPECT_FALSE(engine.end) << "this end has not said its last";
 
   engine.machine.end_of_output();
-  ASSERT_TRUE(engine.end);
-  EXPECT_EQ(engine.end->reason, ending_reason::peer_closed);
+  ASSERT_TRUE(engine.ended_with(ending_reason::peer_closed));
   EXPECT_EQ(engine.flushed_receives, 1U);
   EXPECT_TRUE(engine.machine.finished());
 }
@@ -1869,16 +1852,14 @@ TEST_SIDE(engine, a_fin_behind_this_ends_own_is_the_end, half_closing()) {
   engine.machine.end_of_output();
   EXPECT_FALSE(engine.end);
   engine.machine.end_of_stream(0);
-  ASSERT_TRUE(engine.end);
-  EXPECT_EQ(engine.end->reason, ending_reason::peer_closed);
+  ASSERT_TRUE(engine.ended_with(ending_reason::peer_closed));
   EXPECT_EQ(engine.heard_input_over, 0U);
 }
 
 TEST_SIDE(engine, a_read_that_the_peer_can_answer_no_more_is_a_loss, half_closing()) {
   engine.machine.end_of_stream(0);
   request& read = engine.read(10, 1, 0);
-  ASSERT_TRUE(engine.end);
-  EXPECT_EQ(engine.end->reason, ending_reason::connection_lost);
+  ASSERT_TRUE(engine.ended_with(ending_reason::connection_lost));
   EXPECT_EQ(engine.status_of(read), completion_status::flushed);
 }
 
@@ -1922,19 +1903,10 @@ TEST_SIDE(engine, an_abort_completes_everything_once_in_order_and_says_nothing_m
   EXPECT_EQ(engine.flushed_receives, 2U);
 }
 
-/// The protocol above takes no message at all.
-class refuser : public side {
- public:
-  using side::side;
-  void received(receive_request& receive, const received_info& info) noexcept override {
-    side::received(receive, info);
-    machine.refuse(cause::untagged_too_long, words::format("too long"));
-  }
-};
-
 // RFC 5040 figure 10: an error of DDP.
 TEST_P(engine_placing, a_message_that_the_protocol_above_refuses_is_named_in_the_terminate) {
-  refuser engine(options());
+  side engine(options());
+  engine.when_received = [&] { engine.machine.refuse(cause::untagged_too_long, words::format("too long")); };
   engine.receive(50);
   engine.receive(50);
   const bytes first = untagged({.last = false, .opcode = opcode::send}, pattern(8));
@@ -1995,18 +1967,8 @@ TEST_SIDE(engine, no_terminate_is_sent_behind_half_an_fpdu, alone()) {
   EXPECT_FALSE(engine.machine.has_output());
 }
 
-/// Ends the stream from inside a callback.
-class quitter : public side {
- public:
-  using side::side;
-  void received(receive_request& receive, const received_info& info) noexcept override {
-    side::received(receive, info);
-    machine.abort(words::format("enough"));
-  }
-};
-
-TEST(engine, a_stream_can_be_aborted_from_inside_a_callback) {
-  quitter engine(alone());
+TEST_SIDE(engine, a_stream_can_be_aborted_from_inside_a_callback, alone()) {
+  engine.when_received = [&] { engine.machine.abort(words::format("enough")); };
   engine.receive(10);
   engine.receive(10);
   engine.send({});
@@ -2018,27 +1980,18 @@ TEST(engine, a_stream_can_be_aborted_from_inside_a_callback) {
   EXPECT_TRUE(engine.completed_in_order());
 }
 
-/// Posts another write for each that completes.
-class repeater : public side {
- public:
-  using side::side;
-  void completed(request& request, const completion& completion) noexcept override {
-    side::completed(request, completion);
-    if (completions.size() < 5) write(pattern(100), 1, 0);
-  }
-};
-
 TEST(engine, requests_can_be_posted_from_inside_a_completion_even_of_a_dead_stream) {
-  repeater alive(alone());
-  alive.write(pattern(100), 1, 0);
-  EXPECT_EQ(alive.transmitted().size(), 5U);
-  EXPECT_TRUE(alive.completed_in_order());
-
-  repeater dead(alone());
-  dead.write(pattern(100), 1, 0);
-  dead.machine.abort(words::format("because"));
-  EXPECT_TRUE(dead.completed_in_order());
-  EXPECT_EQ(dead.completions.size(), 5U);
+  for (const bool dies : {false, true}) {
+    side engine(alone());
+    engine.when_completed = [&] {
+      if (engine.completions.size() < 5) engine.write(pattern(100), 1, 0);
+    };
+    engine.write(pattern(100), 1, 0);
+    if (dies) engine.machine.abort(words::format("because"));
+    EXPECT_EQ(engine.transmitted().size(), dies ? 0U : 5U);
+    EXPECT_TRUE(engine.completed_in_order());
+    EXPECT_EQ(engine.completions.size(), 5U);
+  }
 }
 
 }  // namespace

@@ -15,37 +15,22 @@ bytes output_of(handshake& side) {
   return result;
 }
 
-bytes encoded(const mpa::frame& frame) {
-  bytes result(mpa::max_frame_bytes);
-  result.resize(mpa::encode_frame(frame, result));
-  return result;
-}
-
 bytes reply(const mpa::enhanced_data& data) {
   return encoded({.kind = mpa::frame_kind::reply, .crc = true, .enhanced = data, .private_data = {}});
 }
 
 bytes request(const mpa::enhanced_data& data) { return encoded({.crc = true, .enhanced = data, .private_data = {}}); }
 
-mpa::frame parsed(const bytes& wire, mpa::frame_kind kind) {
-  const mpa::parsed_frame result = mpa::parse_frame(wire, kind);
-  EXPECT_EQ(result.status, mpa::parse_status::complete);
-  EXPECT_EQ(result.bytes, wire.size());
-  return result.frame;
-}
-
 template <class Side>
 void feed_bytewise(Side& side, const bytes& wire) {
   for (const std::byte& byte : wire) ASSERT_EQ(side.consume({&byte, 1}), 1U);
 }
 
-/// The ULPDU at the front of what a side sends.
-std::span<const std::byte> first_ulpdu(std::span<const std::byte> wire) {
-  const auto length = std::to_integer<std::size_t>(wire[0]) << 8 | std::to_integer<std::size_t>(wire[1]);
-  return wire.subspan(2, length);
+/// IRD and ORD.
+template <class Depths>
+std::pair<int, int> depths_of(const Depths& of) {
+  return {of.ird, of.ord};
 }
-
-control control_of(std::span<const std::byte> ulpdu) { return parse_control(ulpdu.first<control_bytes>()); }
 
 void expect_terminate(std::span<const std::byte> wire, terminate_code code) {
   const auto ulpdu = first_ulpdu(wire);
@@ -73,10 +58,8 @@ TEST(handshake, agrees_byte_by_byte_and_carries_private_data_both_ways) {
   ASSERT_EQ(client.state(), handshake_state::established);
   EXPECT_TRUE(std::ranges::equal(client.peer_private_data(), answer));
 
-  EXPECT_EQ(client.agreed().ird, 16);
-  EXPECT_EQ(client.agreed().ord, 8);
-  EXPECT_EQ(server.agreed().ird, 8);
-  EXPECT_EQ(server.agreed().ord, 4);
+  EXPECT_EQ(depths_of(client.agreed()), std::pair(16, 8));
+  EXPECT_EQ(depths_of(server.agreed()), std::pair(8, 4));
   EXPECT_EQ(client.agreed().peer_ird, 8);
   EXPECT_EQ(client.agreed().peer_ord, 4);
   EXPECT_TRUE(client.agreed().peer_to_peer);
@@ -156,42 +139,35 @@ TEST(handshake, the_initiator_adopts_a_smaller_depth) {
   initiator client({.ird = 16, .ord = 16});
   client.consume(reply({.ird = 2, .ord = 1, .peer_to_peer = true, .rtr_write = true}));
   ASSERT_EQ(client.state(), handshake_state::established);
-  EXPECT_EQ(client.agreed().ord, 2);
-  EXPECT_EQ(client.agreed().ird, 16);
+  EXPECT_EQ(depths_of(client.agreed()), std::pair(16, 2));
 }
 
 TEST(handshake, depths_are_advertised_as_powers_of_two) {
   initiator client({.ird = 100, .ord = 0x3FFF});
   const bytes wire = output_of(client);
-  const mpa::frame frame = parsed(wire, mpa::frame_kind::request);
-  EXPECT_EQ(frame.enhanced->ird, 64);
-  EXPECT_EQ(frame.enhanced->ord, 0x2000);
+  EXPECT_EQ(depths_of(*parsed(wire, mpa::frame_kind::request).enhanced), std::pair(64, 0x2000));
 }
 
 TEST(handshake, the_responder_keeps_one_read_for_the_signal) {
   responder server({});
   server.consume(request({.ird = 0, .ord = 0, .peer_to_peer = true, .rtr_read = true}));
   ASSERT_TRUE(server.accept({}));
-  EXPECT_EQ(server.agreed().ird, 1);
-  EXPECT_EQ(server.agreed().ord, 0);
+  EXPECT_EQ(depths_of(server.agreed()), std::pair(1, 0));
 }
 
 TEST(handshake, depths_that_are_not_to_be_negotiated_are_left_alone) {
   responder server({.ird = 8, .ord = 4});
   server.consume(request({.ird = mpa::not_negotiated, .ord = mpa::not_negotiated}));
   ASSERT_TRUE(server.accept({}));
-  EXPECT_EQ(server.agreed().ird, 8);
-  EXPECT_EQ(server.agreed().ord, 4);
+  EXPECT_EQ(depths_of(server.agreed()), std::pair(8, 4));
   const bytes wire = output_of(server);
-  const mpa::frame answer = parsed(wire, mpa::frame_kind::reply);
-  EXPECT_EQ(answer.enhanced->ird, mpa::not_negotiated);
-  EXPECT_EQ(answer.enhanced->ord, mpa::not_negotiated);
+  const std::pair<int, int> nothing{mpa::not_negotiated, mpa::not_negotiated};
+  EXPECT_EQ(depths_of(*parsed(wire, mpa::frame_kind::reply).enhanced), nothing);
 
   initiator client({.ird = 2, .ord = 2});
   client.consume(wire);
   EXPECT_EQ(client.state(), handshake_state::established);
-  EXPECT_EQ(client.agreed().ird, 2);
-  EXPECT_EQ(client.agreed().ord, 2);
+  EXPECT_EQ(depths_of(client.agreed()), std::pair(2, 2));
 }
 
 TEST(handshake, a_client_server_request_gets_a_client_server_reply) {

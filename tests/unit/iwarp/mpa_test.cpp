@@ -6,12 +6,6 @@
 namespace weft::net::iwarp::mpa {
 namespace {
 
-bytes encoded(const frame& frame) {
-  bytes result(max_frame_bytes);
-  result.resize(encode_frame(frame, result));
-  return result;
-}
-
 bytes a_request(std::size_t private_bytes = 10) {
   const bytes user = text(std::string(private_bytes, 'x'));
   frame request{.crc = true, .revision = 2, .private_data = user};
@@ -34,20 +28,18 @@ TEST(mpa, a_frame_survives_the_wire) {
   reply.enhanced =
       enhanced_data{.ird = 0x3FFF, .ord = 0x1234, .peer_to_peer = true, .rtr_send = true, .rtr_read = true};
   const bytes wire = encoded(reply);
-  const parsed_frame parsed = parse_frame(wire, frame_kind::reply);
-  ASSERT_EQ(parsed.status, parse_status::complete);
-  EXPECT_EQ(parsed.bytes, wire.size());
-  EXPECT_TRUE(parsed.frame.markers);
-  EXPECT_FALSE(parsed.frame.crc);
-  EXPECT_TRUE(parsed.frame.rejected);
-  ASSERT_TRUE(parsed.frame.enhanced);
-  EXPECT_EQ(parsed.frame.enhanced->ird, 0x3FFF);
-  EXPECT_EQ(parsed.frame.enhanced->ord, 0x1234);
-  EXPECT_TRUE(parsed.frame.enhanced->peer_to_peer);
-  EXPECT_TRUE(parsed.frame.enhanced->rtr_send);
-  EXPECT_FALSE(parsed.frame.enhanced->rtr_write);
-  EXPECT_TRUE(parsed.frame.enhanced->rtr_read);
-  EXPECT_TRUE(std::ranges::equal(parsed.frame.private_data, user));
+  const frame heard = parsed(wire, frame_kind::reply);
+  EXPECT_TRUE(heard.markers);
+  EXPECT_FALSE(heard.crc);
+  EXPECT_TRUE(heard.rejected);
+  ASSERT_TRUE(heard.enhanced);
+  EXPECT_EQ(heard.enhanced->ird, 0x3FFF);
+  EXPECT_EQ(heard.enhanced->ord, 0x1234);
+  EXPECT_TRUE(heard.enhanced->peer_to_peer);
+  EXPECT_TRUE(heard.enhanced->rtr_send);
+  EXPECT_FALSE(heard.enhanced->rtr_write);
+  EXPECT_TRUE(heard.enhanced->rtr_read);
+  EXPECT_TRUE(std::ranges::equal(heard.private_data, user));
 }
 
 TEST(mpa, a_frame_cut_at_any_byte_asks_for_more) {
@@ -137,20 +129,18 @@ TEST(mpa, an_enhanced_frame_without_room_for_depths_is_refused) {
 TEST(mpa, reserved_bits_are_ignored) {
   bytes frame = a_request();
   frame[16] |= std::byte{0x2F};  // R means nothing in a request
-  const parsed_frame parsed = parse_frame(frame, frame_kind::request);
-  ASSERT_EQ(parsed.status, parse_status::complete);
-  EXPECT_FALSE(parsed.frame.rejected);
-  EXPECT_FALSE(parsed.frame.markers);
-  EXPECT_TRUE(parsed.frame.enhanced);
+  const mpa::frame heard = parsed(frame, frame_kind::request);
+  EXPECT_FALSE(heard.rejected);
+  EXPECT_FALSE(heard.markers);
+  EXPECT_TRUE(heard.enhanced);
 }
 
 TEST(mpa, revision_1_knows_no_enhanced_data) {
   bytes frame = a_request();
   frame[17] = std::byte{1};
-  const parsed_frame parsed = parse_frame(frame, frame_kind::request);
-  ASSERT_EQ(parsed.status, parse_status::complete);
-  EXPECT_FALSE(parsed.frame.enhanced);
-  EXPECT_EQ(parsed.frame.private_data.size(), 14U);
+  const mpa::frame heard = parsed(frame, frame_kind::request);
+  EXPECT_FALSE(heard.enhanced);
+  EXPECT_EQ(heard.private_data.size(), 14U);
 }
 
 TEST(mpa, fpdus_are_padded_to_words) {

@@ -5,16 +5,6 @@
 namespace weft::test {
 namespace {
 
-/// Says that the peer of each Unix socket is of another user.
-class all_strangers final : public system_calls {
- public:
-  int getsockopt(int fd, int level, int name, void* value, unsigned* length) noexcept override {
-    const int result = system_calls::getsockopt(fd, level, name, value, length);
-    if (name == SO_PEERCRED && result == 0) static_cast<ucred*>(value)->uid += 1;
-    return result;
-  }
-};
-
 /// Listens under the name of an address, and takes nobody: its backlog is full.
 class deaf_name {
  public:
@@ -35,68 +25,49 @@ class deaf_name {
   std::vector<descriptor> waiting_;
 };
 
-class shm_devices : public testing::Test {
+class shm_devices : public with_calls<strangers, shm_test> {
  protected:
-  /// What connects `from` with a listener of `to`.
-  static std::string fabric_between(net::device& from, net::device& to, system_calls& calls) {
-    executor home({.system_calls = &calls});
-    const auto body = [&]() -> task<std::string> {
-      auto listener = co_await to.listen("127.0.0.1:0");
-      auto both = co_await when_all(from.connect(std::string(listener.address())), listener.accept());
-      std::string fabric(std::get<0>(both).fabric());
-      std::get<0>(both).abort();
-      co_return fabric;
-    };
-    return home.run(body());
+  /// What connects the device with who listens there.
+  task<std::string> fabric_to(net::listener& listener, net::connection_options how = {}) {
+    auto ends = co_await when_all(both.connect(std::string(listener.address()), how), listener.accept(how));
+    std::string fabric(std::get<0>(ends).fabric());
+    std::get<0>(ends).abort();
+    co_return fabric;
   }
+
+  net::device both = net::device::open("shm,iwarp");
 };
 
-TEST_F(shm_devices, pass_who_does_not_listen_there_on_to_the_next_fabric) {
-  net::device both = net::device::open("shm,iwarp");
+TEST_F_TASK(shm_devices, pass_who_does_not_listen_there_on_to_the_next_fabric) {
   net::device other = net::device::open("iwarp");
-  EXPECT_EQ(fabric_between(both, other, system_calls::kernel()), "iwarp");
+  auto listener = co_await other.listen("127.0.0.1:0");
+  EXPECT_EQ(co_await fabric_to(listener), "iwarp");
 }
 
-TEST_F(shm_devices, pass_other_users_on_to_the_next_fabric) {
-  net::device one = net::device::open("shm,iwarp");
+TEST_F_TASK(shm_devices, pass_other_users_on_to_the_next_fabric) {
+  calls.are_all = true;
   net::device other = net::device::open("shm,iwarp");
-  all_strangers calls;
-  EXPECT_EQ(fabric_between(one, other, calls), "iwarp");
+  auto listener = co_await other.listen("127.0.0.1:0");
+  EXPECT_EQ(co_await fabric_to(listener), "iwarp");
 }
 
 // It may cost them shared memory, and not the service. The port is free to TCP, and no other program takes it.
-TEST_F(shm_devices, listen_over_the_next_fabric_where_another_user_has_the_name) {
-  net::device both = net::device::open("shm,iwarp");
+TEST_F_TASK(shm_devices, listen_over_the_next_fabric_where_another_user_has_the_name) {
+  calls.are_all = true;
   net::device memory = net::device::open("shm");
-  all_strangers calls;
-  executor home({.system_calls = &calls});
-  const auto body = [&]() -> task<> {
-    auto stranger = co_await memory.listen(own_loopback() + ":0");
-    auto listener = co_await both.listen(std::string(stranger.address()));
-    auto ends = co_await when_all(both.connect(std::string(listener.address())), listener.accept());
-    EXPECT_EQ(std::get<0>(ends).fabric(), "iwarp");
-    std::get<0>(ends).abort();
-  };
-  home.run(body());
+  auto stranger = co_await memory.listen(own_loopback() + ":0");
+  auto listener = co_await both.listen(std::string(stranger.address()));
+  EXPECT_EQ(co_await fabric_to(listener), "iwarp");
 }
 
-TEST_F(shm_devices, are_not_kept_waiting_by_a_listener_that_takes_nobody) {
-  net::device both = net::device::open("shm,iwarp");
+TEST_F_TASK(shm_devices, are_not_kept_waiting_by_a_listener_that_takes_nobody) {
   net::device network = net::device::open("iwarp");
-  executor home;
-  const auto body = [&]() -> task<> {
-    std::optional<net::listener> chosen(co_await network.listen(own_loopback() + ":0"));
-    const std::string address(chosen->address());
-    const deaf_name silent(shm::unix_name::of((co_await resolve(address, false)).front()));
-    chosen.reset();
-    auto listener = co_await both.listen(address);
-    auto connecting = both.connect(address, {.set_up_timeout = 1h});  // of which it must not wait half
-    auto accepting = listener.accept({.set_up_timeout = 1h});
-    auto ends = co_await when_all(std::move(connecting), std::move(accepting));
-    EXPECT_EQ(std::get<0>(ends).fabric(), "iwarp");
-    std::get<0>(ends).abort();
-  };
-  home.run(body());
+  std::optional<net::listener> chosen(co_await network.listen(own_loopback() + ":0"));
+  const std::string address(chosen->address());
+  const deaf_name silent(shm::unix_name::of((co_await resolve(address, false)).front()));
+  chosen.reset();
+  auto listener = co_await both.listen(address);
+  EXPECT_EQ(co_await fabric_to(listener, {.set_up_timeout = 1h}), "iwarp");  // of which it must not wait half
 }
 
 TEST_F(shm_devices, are_opened_by_their_name) {

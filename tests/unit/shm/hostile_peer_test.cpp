@@ -15,19 +15,16 @@ constexpr std::size_t channel_bytes = shm::channel::header_bytes + 2 * (std::siz
 
 /// What a peer may hand over in place of a channel.
 std::vector<descriptor> no_channels() {
+  int pipe[2];
+  int sockets[2];
+  EXPECT_EQ(::pipe2(pipe, O_CLOEXEC | O_NONBLOCK), 0);
+  EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, sockets), 0);
   std::vector<descriptor> all;
-  int both[2];
-  EXPECT_EQ(::pipe2(both, O_CLOEXEC | O_NONBLOCK), 0);
-  all.push_back(owned(both[0]));
-  all.push_back(owned(both[1]));
-  EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, both), 0);
-  all.push_back(owned(both[0]));
-  all.push_back(owned(both[1]));
-  all.push_back(owned(::eventfd(0, EFD_CLOEXEC)));
-  all.push_back(owned(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)));
-  all.push_back(owned(::epoll_create1(EPOLL_CLOEXEC)));
-  all.push_back(owned(::open("/dev/null", O_RDWR | O_CLOEXEC | O_NONBLOCK)));
-  all.push_back(owned(::memfd_create("test", MFD_CLOEXEC)));
+  for (const int each : {pipe[0], pipe[1], sockets[0], sockets[1], ::eventfd(0, EFD_CLOEXEC),
+                         ::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK), ::epoll_create1(EPOLL_CLOEXEC),
+                         ::open("/dev/null", O_RDWR | O_CLOEXEC | O_NONBLOCK), ::memfd_create("test", MFD_CLOEXEC)}) {
+    all.push_back(owned(each));
+  }
   return all;
 }
 
@@ -287,16 +284,14 @@ TEST_F_TASK(shm_connecting, says_which_version_the_peer_speaks) {
   EXPECT_EQ(refused->code(), errc::protocol_error);
 }
 
-TEST_F(shm_connecting, to_a_socket_of_another_kind_fails) {
+TEST_F_TASK(shm_connecting, to_a_socket_of_another_kind_fails) {
   const scratch_directory directory;
   const auto name = shm::unix_name::of_path(directory.socket());
   const descriptor stream = owned(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  ASSERT_EQ(::bind(stream.fd(), name.data(), name.size()), 0);
-  ASSERT_EQ(::listen(stream.fd(), 1), 0);
-  run([&]() -> task<> {
-    EXPECT_EQ(co_await code_of(connect(directory.address())), std::errc::wrong_protocol_type);
-    EXPECT_EQ(co_await code_of(listen(directory.address())), std::errc::address_in_use);
-  });
+  EXPECT_EQ(::bind(stream.fd(), name.data(), name.size()), 0);
+  EXPECT_EQ(::listen(stream.fd(), 1), 0);
+  EXPECT_EQ(co_await code_of(connect(directory.address())), std::errc::wrong_protocol_type);
+  EXPECT_EQ(co_await code_of(listen(directory.address())), std::errc::address_in_use);
 }
 
 }  // namespace

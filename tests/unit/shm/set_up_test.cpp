@@ -7,29 +7,30 @@
 
 #include "../../sim/loose_task.hpp"
 #include "kit/attempt.hpp"
-#include "kit/failing_system_calls.hpp"
+#include "kit/child.hpp"
 #include "shm/support.hpp"
 
 namespace weft::test {
 namespace {
-
-/// Before the base class of a fixture that is given them.
-template <class Calls>
-struct with_calls {
-  Calls calls;
-};
 
 using both_ends = std::tuple<net::new_link, std::unique_ptr<net::link>>;
 
 class shm_set_up : public shm_test {
  protected:
   using shm_test::shm_test;
+  const scratch_directory directory;
 
   task<both_ends> connect_pair(net::link_listener& listener) {
     co_return co_await when_all(connect(std::string(listener.address())), accept(listener));
   }
   [[nodiscard]] static std::string on_port_of(std::string_view host, const net::link_listener& listener) {
     return std::string(host) + std::string(listener.address().substr(listener.address().rfind(':')));
+  }
+  /// Goes beyond the deadline of how().
+  task<> run_out_of_time() {
+    co_await sleep_for(10ms);
+    jump(11s);
+    co_await settle();
   }
   task<> expect_connection(std::string address, net::link_listener& listener) {
     const auto both = co_await when_all(connect(std::move(address)), accept(listener));
@@ -180,13 +181,8 @@ TEST_F_LISTENING(shm_set_up, that_is_dropped_or_that_the_listener_closes_over_is
 }
 
 TEST_F_LISTENING(shm_set_up, ends_in_time_where_nobody_accepts) {
-  const auto wait = [&]() -> task<> {
-    co_await sleep_for(10ms);
-    jump(11s);
-    co_await settle();
-  };
   const std::string address(listener->address());
-  const auto both = co_await when_all(failure_of(connect(address)), wait());
+  const auto both = co_await when_all(failure_of(connect(address)), run_out_of_time());
   EXPECT_EQ(std::get<0>(both)->code(), errc::timed_out);
   EXPECT_TRUE(contains(std::get<0>(both), "wait for the answer"));
   // It has gone, as whoever accepts it finds out.
@@ -263,24 +259,15 @@ TEST_F_LISTENING(shm_set_up, waited_for_by_several_goes_to_one_and_a_stop_loses_
 TEST_F_LISTENING(shm_set_up, is_accepted_on_another_executor) {
   const auto hand_over = [&]() -> task<> {
     auto request = co_await listener->next();
-    std::exception_ptr failure;
-    std::atomic<bool> ended = false;
-    std::thread other([&] {
+    const auto serve = [&]() -> task<> {
+      const net::set_up_options options = how();
+      const auto link = co_await request->accept(options);
+    };
+    const auto on_another = [&] {
       executor there;
-      try {
-        const auto serve = [&]() -> task<> {
-          const net::set_up_options options = how();
-          const auto link = co_await request->accept(options);
-        };
-        there.run(serve());
-      } catch (...) {
-        failure = std::current_exception();
-      }
-      ended = true;
-    });
-    while (!ended) co_await sleep_for(1ms);  // the other end needs this executor
-    other.join();
-    if (failure != nullptr) std::rethrow_exception(failure);
+      there.run(serve());
+    };
+    co_await offload(on_another);  // the other end needs this executor
   };
   co_await when_all(connect(std::string(listener->address())), hand_over());
 }
@@ -316,8 +303,7 @@ TEST_F_TASK(shm_set_up, at_port_0_has_one_that_tcp_has_free) {
 
 class shm_paths : public shm_set_up {
  protected:
-  scratch_directory directory;
-  [[nodiscard]] bool has_file() const { return std::filesystem::exists(directory.path() / "socket"); }
+  [[nodiscard]] bool has_file() const { return directory.has("socket"); }
   void leave_a_dead_socket() const {
     const auto name = shm::unix_name::of_path(directory.socket());
     const raw_acceptor dead(name);
@@ -333,17 +319,15 @@ TEST_F(shm_paths, are_listened_on_and_leave_no_file) {
     listener->close();
     EXPECT_FALSE(has_file());
   });
-  EXPECT_EQ(entries_of(directory.path().c_str()), 0u);
+  EXPECT_TRUE(directory.names().empty());
 }
 
-TEST_F(shm_paths, that_a_dead_listener_has_left_are_taken_over) {
+TEST_F_TASK(shm_paths, that_a_dead_listener_has_left_are_taken_over) {
   leave_a_dead_socket();
-  ASSERT_TRUE(has_file());
-  run([&]() -> task<> {
-    EXPECT_EQ(co_await code_of(connect(directory.address())), std::errc::connection_refused);
-    auto listener = co_await listen(directory.address());
-    co_await expect_service(*listener);
-  });
+  EXPECT_TRUE(has_file());
+  EXPECT_EQ(co_await code_of(connect(directory.address())), std::errc::connection_refused);
+  auto listener = co_await listen(directory.address());
+  co_await expect_service(*listener);
 }
 
 TEST_F_TASK(shm_paths, of_a_listener_that_lives_are_not_taken_from_it) {
@@ -352,15 +336,15 @@ TEST_F_TASK(shm_paths, of_a_listener_that_lives_are_not_taken_from_it) {
   co_await expect_service(*listener);
 }
 
-TEST_F(shm_paths, with_a_file_that_is_no_socket_are_left_alone) {
-  std::filesystem::create_directory(directory.path() / "socket");
-  run([&]() -> task<> { EXPECT_EQ(co_await code_of(listen(directory.address())), std::errc::address_in_use); });
+TEST_F_TASK(shm_paths, with_a_file_that_is_no_socket_are_left_alone) {
+  std::filesystem::create_directory(directory.socket());
+  EXPECT_EQ(co_await code_of(listen(directory.address())), std::errc::address_in_use);
   EXPECT_TRUE(has_file());
 }
 
 TEST_F_TASK(shm_paths, that_have_become_anothers_are_not_removed) {
   auto listener = co_await listen(directory.address());
-  std::filesystem::remove(directory.path() / "socket");
+  std::filesystem::remove(directory.socket());
   const descriptor other = owned(::open(directory.socket().c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
   listener->close();
   EXPECT_TRUE(has_file());
@@ -391,13 +375,11 @@ TEST_F(shm_paths, wanted_by_many_at_a_time_go_to_one) {
   EXPECT_EQ(won, 1);
 }
 
-TEST_F(shm_paths, whose_directory_somebody_else_locks_are_listened_on_without_taking_over) {
+TEST_F_TASK(shm_paths, whose_directory_somebody_else_locks_are_listened_on_without_taking_over) {
   const descriptor held = owned(::open(directory.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  run([&]() -> task<> {
-    EXPECT_EQ(::flock(held.fd(), LOCK_EX | LOCK_NB), 0);
-    auto listener = co_await listen(directory.address());
-    co_await expect_service(*listener);
-  });
+  EXPECT_EQ(::flock(held.fd(), LOCK_EX | LOCK_NB), 0);
+  auto listener = co_await listen(directory.address());
+  co_await expect_service(*listener);
 }
 
 /// Says of every process that it is dead.
@@ -407,11 +389,7 @@ class obituaries : public system_calls {
 };
 
 // A process that was killed may listen for a moment longer: see holder_of().
-class shm_undead : private with_calls<obituaries>, public shm_set_up {
- protected:
-  shm_undead() : shm_set_up(calls) {}
-  scratch_directory directory;
-};
+using shm_undead = with_calls<obituaries, shm_set_up>;
 
 TEST_F_TASK(shm_undead, listeners_lose_their_path_to_the_next_and_leave_it_its_file) {
   auto undead = co_await listen(directory.address());
@@ -433,37 +411,10 @@ TEST_F_TASK(shm_undead, listeners_keep_an_address_until_they_are_gone) {
 
 // ---- other users
 
-/// Says that the peer of each socket is of another user.
-class strangers : public system_calls {
- public:
-  bool all = false;
-  bool at_loopback = false;  // those that listen there
-  int getsockopt(int fd, int level, int name, void* value, socklen_t* length) noexcept override {
-    const int result = system_calls::getsockopt(fd, level, name, value, length);
-    const bool is_other = all || (at_loopback && peer_is_at_loopback(fd));
-    if (is_other && name == SO_PEERCRED && result == 0) static_cast<ucred*>(value)->uid += 1;
-    return result;
-  }
-
- private:
-  static bool peer_is_at_loopback(int fd) noexcept {
-    sockaddr_un peer{};
-    socklen_t length = sizeof peer;
-    const bool is_named = ::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) == 0;
-    return is_named && std::string_view(peer.sun_path + 1, sizeof peer.sun_path - 1).starts_with("weft/127.0.0.1");
-  }
-};
-
-class shm_users : private with_calls<strangers>, public shm_set_up {
- protected:
-  shm_users() : shm_set_up(calls) {}
-  void let_all_be_strangers() noexcept { calls.all = true; }
-  void let_those_at_loopback_be_strangers() noexcept { calls.at_loopback = true; }
-  scratch_directory directory;
-};
+using shm_users = with_calls<strangers, shm_set_up>;
 
 TEST_F_LISTENING(shm_users, that_listen_under_an_address_and_are_others_get_nothing_from_us) {
-  let_all_be_strangers();
+  calls.are_all = true;
   EXPECT_TRUE(failed_with(co_await failure_of(connect(std::string(listener->address()))), std::errc::permission_denied,
                           "what listens there belongs to user"));
 }
@@ -472,14 +423,14 @@ TEST_F_TASK(shm_users, that_are_others_are_passed_by_where_our_own_listens_at_al
   const auto stranger = co_await listen();
   const std::string address(stranger->address());
   const auto own = co_await listen("0.0.0.0" + address.substr(address.rfind(':')));
-  let_those_at_loopback_be_strangers();
+  calls.are_at_loopback = true;
   const auto both = co_await when_all(connect(address), accept(*own));
   EXPECT_TRUE(std::get<0>(both).link != nullptr && std::get<1>(both) != nullptr);
 }
 
 TEST_F_TASK(shm_users, that_connect_and_are_others_are_rejected_and_counted) {
   auto listener = co_await listen_at_work();
-  let_all_be_strangers();
+  calls.are_all = true;
   raw_end raw = raw_end::connect(name_of(*listener));
   raw.send(hello_frame());
   const shm::frame answer = co_await raw.receive_frame();
@@ -491,39 +442,25 @@ TEST_F_TASK(shm_users, that_connect_and_are_others_are_rejected_and_counted) {
 
 TEST_F_TASK(shm_users, that_a_path_lets_in_may_be_others) {
   auto listener = co_await listen(directory.address());
-  let_all_be_strangers();
+  calls.are_all = true;
   co_await expect_service(*listener);
 }
 
-/// The exit status of a child that does this as another user.
-template <class Body>
-int as_nobody(Body body) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    if (::setegid(65534) != 0 || ::seteuid(65534) != 0) ::_exit(99);
-    int result = 98;
-    try {
-      result = body();
-    } catch (...) {
-    }
-    ::_exit(result);
-  }
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
-
-// In a process of its own: what connect() ends with, 0 or errno.
-int try_to_connect(const std::string& address) {
-  executor there;
-  const auto transport = shm::open_transport();
-  const auto body = [&]() -> task<std::error_code> {
-    net::set_up_options options;
-    options.deadline = clock::steady().now() + 5s;
-    co_return co_await code_of(transport->connect(address, options));
+// What connect() ends with in a process of another user: 0 or errno.
+int connect_as_nobody(const std::string& address) {
+  const auto try_it = [&]() noexcept -> int {
+    if (::setegid(65534) != 0 || ::seteuid(65534) != 0) return 99;
+    executor there;
+    const auto transport = shm::open_transport();
+    const auto body = [&]() -> task<std::error_code> {
+      net::set_up_options options;
+      options.deadline = clock::steady().now() + 5s;
+      co_return co_await code_of(transport->connect(address, options));
+    };
+    const std::error_code code = there.run(body());
+    return code.category() == std::system_category() ? code.value() : code ? 97 : 0;
   };
-  const std::error_code code = there.run(body());
-  return code.category() == std::system_category() ? code.value() : code ? 97 : 0;
+  return end_of(fork_for(try_it));
 }
 
 TEST_F(shm_users, really_are_told_apart_by_the_kernel) {
@@ -531,7 +468,7 @@ TEST_F(shm_users, really_are_told_apart_by_the_kernel) {
   run([&]() -> task<> {
     auto listener = co_await listen();
     const std::string address(listener->address());
-    EXPECT_EQ(as_nobody([&] { return try_to_connect(address); }), EACCES);
+    EXPECT_EQ(connect_as_nobody(address), EACCES);
     co_await expect_service(*listener);
   });
 }
@@ -542,24 +479,15 @@ TEST_F(shm_users, need_the_permissions_of_a_path) {
   run([&]() -> task<> {
     auto listener = co_await listen(directory.address());
     ::chmod(directory.socket().c_str(), 0700);
-    EXPECT_EQ(as_nobody([&] { return try_to_connect(directory.address()); }), EACCES);
+    EXPECT_EQ(connect_as_nobody(directory.address()), EACCES);
     co_await expect_service(*listener);
   });
 }
 
 // ---- what fails
 
-// Those that a set-up makes.
-constexpr system_call_set calls_of_a_set_up =
-    system_call::socket | system_call::bind | system_call::listen | system_call::connect | system_call::getsockname |
-    system_call::getsockopt | system_call::sendmsg | system_call::recvmsg | system_call::eventfd |
-    system_call::memfd_create | system_call::ftruncate | system_call::fcntl | system_call::fstat | system_call::lstat |
-    system_call::mmap_file;
-
-class shm_faults : private with_calls<failing_system_calls>, public shm_set_up {
+class shm_faults : public with_calls<failing_system_calls, shm_set_up> {
  protected:
-  shm_faults() : shm_set_up(calls) {}
-
   /// Ends once both ends have. The one that connects hears of what has failed in any case; if it has failed before it
   /// has asked, the other waits for a peer that does not come.
   task<> try_to_meet(std::string where, net::link_listener& listener, scope& tasks) {
@@ -602,8 +530,6 @@ class shm_faults : private with_calls<failing_system_calls>, public shm_set_up {
     }
     EXPECT_GT(call, 14U);
   }
-
-  scratch_directory directory;
 };
 
 TEST_F(shm_faults, of_any_call_leave_no_descriptor_and_the_next_set_up_goes_well) {
@@ -612,7 +538,7 @@ TEST_F(shm_faults, of_any_call_leave_no_descriptor_and_the_next_set_up_goes_well
 
 TEST_F(shm_faults, of_any_call_leave_no_file_either) {
   expect_clean_failures([&] { return directory.address(); }, ENOMEM);
-  EXPECT_EQ(entries_of(directory.path().c_str()), 0u);
+  EXPECT_TRUE(directory.names().empty());
 }
 
 /// A listener that has as many peers waiting as it may, for a while.
@@ -624,22 +550,13 @@ class full_backlog : public system_calls {
   }
 };
 
-class shm_backlogs : private with_calls<full_backlog>, public shm_set_up {
- protected:
-  shm_backlogs() : shm_set_up(calls) {}
-  void keep_full() noexcept { calls.left = 1'000'000; }
-};
+using shm_backlogs = with_calls<full_backlog, shm_set_up>;
 
 TEST_F_LISTENING(shm_backlogs, that_are_full_are_waited_for) { co_await expect_service(*listener); }
 
 TEST_F_LISTENING(shm_backlogs, that_stay_full_are_waited_for_no_longer_than_there_is_time) {
-  keep_full();
-  const auto wait = [&]() -> task<> {
-    co_await sleep_for(10ms);
-    jump(11s);
-    co_await settle();
-  };
-  const auto both = co_await when_all(code_of(connect(std::string(listener->address()))), wait());
+  calls.left = 1'000'000;
+  const auto both = co_await when_all(code_of(connect(std::string(listener->address()))), run_out_of_time());
   EXPECT_EQ(std::get<0>(both), errc::timed_out);
 }
 

@@ -6,6 +6,7 @@
 #include <weft/net/shm/address.hpp>
 #include <weft/net/shm/handshake.hpp>
 #include <weft/net/shm/transport.hpp>
+#include <weft/weft.hpp>
 
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -16,32 +17,29 @@
 
 #include <filesystem>
 
-#include "net/support.hpp"
+#include "kit/clock.hpp"
+#include "kit/descriptors.hpp"
+#include "kit/expect_failure.hpp"
+#include "kit/failing_system_calls.hpp"
+#include "kit/loopback.hpp"
+#include "kit/scripted_test.hpp"
+#include "kit/settle.hpp"
+#include "kit/temporary_directory.hpp"
+#include "kit/with_calls.hpp"
+#include "runtime/support.hpp"
 #include "shm/link_in_tests.hpp"
 
 namespace weft::test {
 
 namespace shm = net::shm;
+using namespace std::chrono_literals;
+using bytes = std::vector<std::byte>;
 
-/// A directory that goes with all that is in it.
-class scratch_directory : private immovable {
+/// A directory with a place for the socket of a listener.
+class scratch_directory : public temporary_directory {
  public:
-  scratch_directory() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "weft-shm-XXXXXX").string();
-    if (::mkdtemp(pattern.data()) == nullptr) throw system_error(errno, "mkdtemp");
-    path_ = pattern;
-  }
-  ~scratch_directory() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-
-  [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
-  [[nodiscard]] std::string socket() const { return (path_ / "socket").string(); }
+  [[nodiscard]] std::string socket() const { return *this / "socket"; }
   [[nodiscard]] std::string address() const { return "unix:" + socket(); }
-
- private:
-  std::filesystem::path path_;
 };
 
 /// How many names there are of shared memory that may be ours. Other programs of the machine have theirs.
@@ -82,8 +80,7 @@ inline bytes packed(const shm::frame& what) {
 }
 
 inline shm::frame hello_frame() {
-  shm::frame made{.incoming_reads = 16, .outgoing_reads = 16, .ring_bytes = std::uint32_t{256} << 10};
-  return made;
+  return {.incoming_reads = 16, .outgoing_reads = 16, .ring_bytes = std::uint32_t{256} << 10};
 }
 
 inline shm::frame accept_frame() {
@@ -183,9 +180,15 @@ class raw_acceptor {
   std::unique_ptr<descriptor> socket_;
 };
 
+inline constexpr system_call_set calls_of_a_set_up =
+    system_call::socket | system_call::bind | system_call::listen | system_call::connect | system_call::getsockname |
+    system_call::getsockopt | system_call::sendmsg | system_call::recvmsg | system_call::eventfd |
+    system_call::memfd_create | system_call::ftruncate | system_call::fcntl | system_call::fstat | system_call::lstat |
+    system_call::mmap_file;
+
 class shm_test : public testing::Test {
  protected:
-  explicit shm_test(system_calls& calls = system_calls::kernel()) : home_(on(clock_, calls)) {}
+  explicit shm_test(system_calls& calls = system_calls::kernel()) : home_({.clock = &clock_, .system_calls = &calls}) {}
 
   template <class Script>
   void run(Script script) {
@@ -228,15 +231,13 @@ class shm_test : public testing::Test {
     const auto both = co_await when_all(connect(std::string(listener.address())), accept(listener));
     EXPECT_TRUE(std::get<0>(both).link != nullptr && std::get<1>(both) != nullptr);
   }
-  [[nodiscard]] static shm::unix_name name_of(const net::link_listener& listener) {
+  /// Of a listener at the loopback.
+  template <class Listener>
+  [[nodiscard]] static shm::unix_name name_of(const Listener& listener) {
     const auto where = parse_host_and_port(listener.address());
-    return abstract_name(static_cast<std::uint16_t>(std::stoi(where.port)));
-  }
-  /// Of the loopback with this port.
-  [[nodiscard]] static shm::unix_name abstract_name(std::uint16_t port) {
     sockaddr_in made{};
     made.sin_family = AF_INET;
-    made.sin_port = htons(port);
+    made.sin_port = htons(static_cast<std::uint16_t>(std::stoi(where.port)));
     made.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     return shm::unix_name::of({reinterpret_cast<const sockaddr*>(&made), sizeof made});
   }
@@ -244,14 +245,30 @@ class shm_test : public testing::Test {
   net::set_up_statistics counts;
 
  private:
-  static executor_options on(clock& time, system_calls& calls) noexcept {
-    executor_options chosen{.clock = &time, .system_calls = &calls};
-    return chosen;
-  }
-
   manual_clock clock_{manual_clock::between_moves::goes};
   std::unique_ptr<net::transport> transport_ = shm::open_transport();
   executor home_;
+};
+
+/// Says that the peer of a socket is of another user.
+class strangers : public system_calls {
+ public:
+  bool are_all = false;
+  bool are_at_loopback = false;  ///< those that listen there
+  int getsockopt(int fd, int level, int name, void* value, unsigned* length) noexcept override {
+    const int result = system_calls::getsockopt(fd, level, name, value, length);
+    const bool is_other = are_all || (are_at_loopback && peer_is_at_loopback(fd));
+    if (is_other && name == SO_PEERCRED && result == 0) static_cast<ucred*>(value)->uid += 1;
+    return result;
+  }
+
+ private:
+  static bool peer_is_at_loopback(int fd) noexcept {
+    sockaddr_un peer{};
+    socklen_t length = sizeof peer;
+    const bool is_named = ::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) == 0;
+    return is_named && std::string_view(peer.sun_path + 1, sizeof peer.sun_path - 1).starts_with("weft/127.0.0.1");
+  }
 };
 
 }  // namespace weft::test

@@ -21,7 +21,7 @@
 #include <fstream>
 #include <iterator>
 
-#include "kit/standard.hpp"
+#include "kit/tell.hpp"
 
 namespace weft::test {
 namespace {
@@ -243,18 +243,6 @@ confined_process::confined_process(const orders& what, const confinement& how) {
   output_ = std::make_unique<descriptor>(std::move(output.out));
 }
 
-confined_process::~confined_process() {
-  if (id_ == 0) return;
-  ::kill(id_, SIGKILL);
-  static_cast<void>(wait());
-}
-
-int confined_process::wait() noexcept {
-  int status = 0;
-  EXPECT_EQ(::waitpid(std::exchange(id_, 0), &status, 0) > 0, true);
-  return status;
-}
-
 std::string confined_process::state() const {
   std::string found;
   std::error_code gone;
@@ -386,26 +374,21 @@ file_memory::file_memory() {
 
 task<> serve(net::device& device, net::connection& peer, const file_memory& memory) {
   auto region = co_await device.register_memory(memory.bytes(), {.usage = mr::usage::read_src | mr::usage::write_dst});
-  auto table = co_await device.allocate(region.remote().packed_bytes());
-  std::ranges::copy(region.remote().pack(), table.data());
-  co_await peer.send(std::move(table));
+  co_await tell(peer, device.pool(), region.remote());
   while (auto message = co_await peer.recv()) co_await peer.send(std::move(message->payload));
   co_await peer.close();
   co_await region.release();
 }
 
 task<> use(net::device& device, net::connection& peer) {
-  const auto hello = co_await peer.recv_or_throw();
-  const auto there = mr::remote_region::unpack(hello.bytes());
-  auto source = co_await device.allocate(5000);
+  const auto there = co_await hear_region(peer);
+  auto source = co_await filled_with(device.pool(), 5000, std::byte{7});
   auto target = co_await device.allocate(5000);
-  std::ranges::fill(source.bytes(), std::byte{7});
   co_await peer.write(source, there.slice(0, 5000));
   co_await peer.read(target, there.slice(0, 5000));
   if (!std::ranges::equal(source.bytes(), target.bytes()))
     throw std::runtime_error("other bytes were read than written");
-  auto message = co_await device.allocate(1000);
-  std::ranges::fill(message.bytes(), std::byte{9});
+  auto message = co_await filled_with(device.pool(), 1000, std::byte{9});
   co_await peer.send(message);
   const auto back = co_await peer.recv_or_throw();
   if (!std::ranges::equal(back.bytes(), message.bytes())) throw std::runtime_error("other bytes came back");

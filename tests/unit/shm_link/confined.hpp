@@ -5,7 +5,7 @@
 
 #include <sys/syscall.h>
 
-#include "shm_link/support.hpp"
+#include "shm_link/process.hpp"
 
 namespace weft::test {
 
@@ -108,22 +108,19 @@ int run_confined(const orders& what);
 /// Rings of this length are more than memory_group::leave() leaves.
 inline constexpr std::size_t large_ring_bytes = shm::channel::max_ring_bytes;
 
-class confined_process : private immovable {
+class confined_process : public child_process {
  public:
   confined_process(const orders& what, const confinement& how);
-  ~confined_process();
+  ~confined_process() { kill(); }
 
   /// The next line that it says; empty at the end.
   task<std::string> line();
   /// What the next line has behind these words; empty, and a failure of the test, if it is another.
   task<std::string> line_after(std::string words);
-  /// Waits for its end; as waitpid(2) says it.
-  int wait() noexcept;
   /// Where its threads stand in the kernel, for messages of tests.
   [[nodiscard]] std::string state() const;
 
  private:
-  pid_t id_ = 0;
   std::unique_ptr<descriptor> output_;
   std::string unread_;
 };

@@ -88,16 +88,9 @@ class confined_peer : public shm_link_test {
 
   template <class Script>
   void run_beside_others(Script script) {
-    run([&]() -> task<> {
-      pair bystanders = co_await connect_pair();
-      co_await expect_service(bystanders);
-      co_await warm_up();
-      const footprint before = co_await settled_footprint();
-      co_await with_timeout(100s, script());
-      co_await expect_only(before);
-      co_await expect_service(bystanders);
-      end(bystanders);
-    });
+    const auto in_time = [&](pair&) { return with_timeout(100s, script()); };
+    run([&] { return warm_up(); });
+    shm_link_test::run_beside_others(in_time);
   }
   static task<account> account_of(confined_process& from) {
     account said;
@@ -244,12 +237,9 @@ TEST_F(system_call_filters, that_forbid_files_in_memory_send_peers_over_the_netw
     if (const auto why = why_not(filtered); !why.empty()) GTEST_SKIP() << why;
     const std::string reason =
         std::string("the peer can have no memory to share: \"memfd_create: ") + std::strerror(number);
-    const account there = connection_to("shm,iwarp", filtered);
-    EXPECT_PRED_FORMAT2(goes_well_over_iwarp_because, there, reason);
-    const account alone = connection_to("shm", filtered);
-    EXPECT_PRED_FORMAT2(fails_saying, alone, reason);
-    const account by_path = connection_to("shm,iwarp", filtered, directory.address());
-    EXPECT_PRED_FORMAT2(fails_saying, by_path, reason);
+    EXPECT_PRED_FORMAT2(goes_well_over_iwarp_because, connection_to("shm,iwarp", filtered), reason);
+    EXPECT_PRED_FORMAT2(fails_saying, connection_to("shm", filtered), reason);
+    EXPECT_PRED_FORMAT2(fails_saying, connection_to("shm,iwarp", filtered, directory.address()), reason);
     // The end that accepts makes the file.
     EXPECT_PRED_FORMAT1(goes_well_over_shm, connection_from("shm,iwarp", filtered));
   }
@@ -260,14 +250,10 @@ TEST_F(system_call_filters, that_forbid_unix_sockets_send_peers_over_the_network
     const confinement filtered = without_unix_sockets(number);
     if (const auto why = why_not(filtered); !why.empty()) GTEST_SKIP() << why;
     const std::string reason = std::string("open a Unix socket: ") + std::strerror(number);
-    const account from = connection_from("shm,iwarp", filtered);
-    EXPECT_PRED_FORMAT2(goes_well_over_iwarp_because, from, reason);
-    const account to = connection_to("shm,iwarp", filtered);
-    EXPECT_PRED_FORMAT2(goes_well_over_iwarp_because, to, "Connection refused");
-    const account alone = connection_from("shm", filtered);
-    EXPECT_PRED_FORMAT2(fails_saying, alone, "over shm: " + reason);
-    const account by_path = connection_to("shm", filtered, directory.address());
-    EXPECT_PRED_FORMAT2(fails_saying, by_path, reason);
+    EXPECT_PRED_FORMAT2(goes_well_over_iwarp_because, connection_from("shm,iwarp", filtered), reason);
+    EXPECT_PRED_FORMAT2(goes_well_over_iwarp_because, connection_to("shm,iwarp", filtered), "Connection refused");
+    EXPECT_PRED_FORMAT2(fails_saying, connection_from("shm", filtered), "over shm: " + reason);
+    EXPECT_PRED_FORMAT2(fails_saying, connection_to("shm", filtered, directory.address()), reason);
   }
 }
 
@@ -338,8 +324,7 @@ class memory_groups : public confined_peer {
       // leaks.
       group.lift_limit();
       found.words = co_await there.line();
-      const int status = there.wait();
-      found.killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+      found.killed = there.wait() == -SIGKILL;
     });
     return found;
   }

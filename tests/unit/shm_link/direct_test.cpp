@@ -19,12 +19,7 @@ constexpr std::size_t page = 4096;
 constexpr usage all_uses = usage::read_src | usage::write_dst | usage::atomic_dst | usage::bind_window;
 
 // Of files in memory that are no channels.
-std::size_t mapped_files() {
-  std::ifstream maps("/proc/self/maps");
-  std::size_t count = 0;
-  for (std::string line; std::getline(maps, line);) count += line.find("memfd:weft (") != std::string::npos;
-  return count;
-}
+std::size_t mapped_loans() { return mapped_files("memfd:weft ("); }
 
 mr::mapping new_file(std::size_t bytes, mr::file_access others = mr::file_access::read_write) {
   return mr::mapping::in_memory_file(bytes, false, -1, system_calls::kernel(), others);
@@ -41,15 +36,14 @@ class direct_memory : public shm_link_test {
  protected:
   /// Has the client use the memory until it has it mapped.
   task<> get_used_to(net::connection& client, const mr::remote_slice& where) {
-    const std::size_t before = mapped_files();
+    const std::size_t before = mapped_loans();
     auto word = co_await device().allocate(8);
-    for (int i = 0; i < 1000 && mapped_files() == before; ++i) co_await client.read(word, where.slice(0, 8));
-    EXPECT_GT(mapped_files(), before) << "the memory was not lent";
+    for (int i = 0; i < 1000 && mapped_loans() == before; ++i) co_await client.read(word, where.slice(0, 8));
+    EXPECT_GT(mapped_loans(), before) << "the memory was not lent";
     for (int i = 0; i < 10; ++i) co_await client.read(word, where.slice(0, 8));
   }
   static void expect_filled(std::span<const std::byte> memory, char with) {
-    EXPECT_EQ(std::count(memory.begin(), memory.end(), static_cast<std::byte>(with)),
-              static_cast<std::ptrdiff_t>(memory.size()));
+    EXPECT_TRUE(is_all(memory, static_cast<std::byte>(with)));
   }
   /// Runs `script(region, ends)`: memory is lent, and the client has it mapped.
   template <class Script>
@@ -59,7 +53,6 @@ class direct_memory : public shm_link_test {
       auto both = co_await connect_pair();
       co_await get_used_to(both.client, region.remote());
       co_await script(region, both);
-      end(both);
     });
   }
 };
@@ -258,7 +251,6 @@ TEST_F_TASK(direct_memory, can_be_lent_to_one_peer_alone_and_to_several) {
     expect_filled(region.bytes().subspan(page + 100, 100), static_cast<char>('a' + i));
   }
   for (auto& each : open) co_await each.revoke();
-  for (auto& each : all) end(each);
 }
 
 // ---- kernels that are busy, or have no descriptors
@@ -266,57 +258,44 @@ TEST_F_TASK(direct_memory, can_be_lent_to_one_peer_alone_and_to_several) {
 class busy_kernel : public system_calls {
  public:
   ssize_t recvmsg(int fd, msghdr* message, int flags) noexcept override {
-    if (interruption != 0 && ++calls % 3 != 0) return -interruption;
+    if (interruption != 0 && ++count % 3 != 0) return -interruption;
     if (loses_files) message->msg_controllen = 0;  // the kernel closes what does not fit
     return system_calls::recvmsg(fd, message, flags);
   }
 
   int interruption = 0;
   bool loses_files = false;
-  unsigned calls = 0;
+  unsigned count = 0;
 };
 
-struct with_busy_kernel {
-  busy_kernel calls;
-};
-
-class direct_memory_of_busy_kernel : private with_busy_kernel, public shm_link_test {
+class direct_memory_of_busy_kernel : public with_calls<busy_kernel, shm_link_test> {
  protected:
-  direct_memory_of_busy_kernel() : shm_link_test(with_busy_kernel::calls) {}
-  [[nodiscard]] busy_kernel& kernel() noexcept { return calls; }
   /// Whether it comes to be mapped when it is used.
-  task<bool> is_lent() {
+  task<bool> is_lent(int interruption, bool loses_files = false) {
     auto region = co_await lend(device(), page);
     auto both = co_await connect_pair();
-    kernel().interruption = interruption;
-    kernel().loses_files = loses_files;
-    const std::size_t before = mapped_files();
+    calls.interruption = interruption;
+    calls.loses_files = loses_files;
+    const std::size_t before = mapped_loans();
     auto word = co_await device().allocate(8);
     for (int i = 0; i < 200; ++i) co_await both.client.read(word, region.remote().slice(0, 8));
-    const bool is_mapped = mapped_files() != before;
+    const bool is_mapped = mapped_loans() != before;
     co_await expect_service(both);
-    end(both);
+    both.abort();
     co_await region.release();
     co_return is_mapped;
   }
-  int interruption = 0;
-  bool loses_files = false;
 };
 
-TEST_F(direct_memory_of_busy_kernel, is_lent_where_calls_are_interrupted) {
-  interruption = EINTR;
-  run([&]() -> task<> { EXPECT_TRUE(co_await is_lent()); });
-}
+TEST_F_TASK(direct_memory_of_busy_kernel, is_lent_where_calls_are_interrupted) { EXPECT_TRUE(co_await is_lent(EINTR)); }
 
 // The socket says so before it yields what the peer had sent.
-TEST_F(direct_memory_of_busy_kernel, is_taken_from_peers_that_have_died_meanwhile) {
-  interruption = ECONNRESET;
-  run([&]() -> task<> { EXPECT_TRUE(co_await is_lent()); });
+TEST_F_TASK(direct_memory_of_busy_kernel, is_taken_from_peers_that_have_died_meanwhile) {
+  EXPECT_TRUE(co_await is_lent(ECONNRESET));
 }
 
-TEST_F(direct_memory_of_busy_kernel, is_used_by_way_of_the_owner_where_there_is_no_descriptor_left_for_it) {
-  loses_files = true;
-  run([&]() -> task<> { EXPECT_FALSE(co_await is_lent()); });
+TEST_F_TASK(direct_memory_of_busy_kernel, is_used_by_way_of_the_owner_where_there_is_no_descriptor_left_for_it) {
+  EXPECT_FALSE(co_await is_lent(0, true));
 }
 
 // ---- order
@@ -614,19 +593,17 @@ TEST_F_TASK(direct_memory, that_was_revoked_is_written_no_more) {
   };
   EXPECT_TRUE((co_await failure_of(write())).has_value());
   expect_filled(region.bytes(), 0);
-  end(both);
 }
 
 TEST_F_TASK(direct_memory, that_was_released_is_given_back_by_peers_that_do_nothing) {
-  const std::size_t before = mapped_files();
+  const std::size_t before = mapped_loans();
   auto region = co_await lend(device(), page);
   auto both = co_await connect_pair();
   co_await get_used_to(both.client, region.remote());
   co_await region.release();
-  for (int i = 0; i < 1000 && mapped_files() != before; ++i) co_await yield();
-  EXPECT_EQ(mapped_files(), before);
+  for (int i = 0; i < 1000 && mapped_loans() != before; ++i) co_await yield();
+  EXPECT_EQ(mapped_loans(), before);
   co_await expect_service(both);
-  end(both);
 }
 
 TEST_F_LENT(direct_memory, that_was_released_is_an_access_without_a_key) {
@@ -637,7 +614,7 @@ TEST_F_LENT(direct_memory, that_was_released_is_an_access_without_a_key) {
 }
 
 TEST_F_TASK(direct_memory, can_be_lent_and_ended_again_and_again) {
-  const std::size_t before = mapped_files();
+  const std::size_t before = mapped_loans();
   auto both = co_await connect_pair();
   for (int i = 0; i < 300; ++i) {  // more often than there are loans
     auto region = co_await lend(device(), page);
@@ -645,9 +622,9 @@ TEST_F_TASK(direct_memory, can_be_lent_and_ended_again_and_again) {
     co_await region.release();
   }
   co_await expect_service(both);
-  end(both);
-  for (int i = 0; i < 50 && mapped_files() != before; ++i) co_await settle();
-  EXPECT_EQ(mapped_files(), before);
+  both.abort();
+  for (int i = 0; i < 50 && mapped_loans() != before; ++i) co_await settle();
+  EXPECT_EQ(mapped_loans(), before);
 }
 
 TEST_F_TASK(direct_memory, of_which_there_is_more_than_there_are_loans_is_executed_by_its_owner) {
@@ -663,11 +640,10 @@ TEST_F_TASK(direct_memory, of_which_there_is_more_than_there_are_loans_is_execut
     expect_filled(regions.back().bytes().first(64), 'x');
   }
   for (auto& each : regions) co_await each.release();
-  end(both);
 }
 
 TEST_F_TASK(direct_memory, goes_with_the_connections_that_had_it_mapped) {
-  const std::size_t before = mapped_files();
+  const std::size_t before = mapped_loans();
   auto region = co_await lend(device(), page);
   for (const bool orderly : {true, false}) {
     auto both = co_await connect_pair();
@@ -675,13 +651,13 @@ TEST_F_TASK(direct_memory, goes_with_the_connections_that_had_it_mapped) {
     if (orderly) {
       co_await when_all(both.client.close(), both.server.close());
     } else {
-      end(both);
-      for (int i = 0; i < 50 && mapped_files() != before + 1; ++i) co_await settle();
+      both.abort();
+      for (int i = 0; i < 50 && mapped_loans() != before + 1; ++i) co_await settle();
     }
-    EXPECT_EQ(mapped_files(), before + 1);
+    EXPECT_EQ(mapped_loans(), before + 1);
   }
   co_await region.release();
-  EXPECT_EQ(mapped_files(), before);
+  EXPECT_EQ(mapped_loans(), before);
 }
 
 // ---- what may be lent
@@ -718,19 +694,17 @@ TEST_F_TASK(direct_memory, for_readers_can_be_written_by_none_of_them) {
   auto target = co_await device().allocate(64);
   co_await both.client.read(target, region.remote().slice(64, 64));
   expect_filled(target.bytes(), 'r');
-  end(both);
 }
 
 TEST_F_TASK(direct_memory, is_not_lent_where_a_window_lets_a_peer_only_read_what_it_could_write) {
   auto region = co_await lend(device(), page, usage::bind_window);
   auto both = co_await connect_pair();
   auto open = co_await both.server.expose(region.slice(), usage::read_src);
-  const std::size_t before = mapped_files();
+  const std::size_t before = mapped_loans();
   auto word = co_await device().allocate(8);
   for (int i = 0; i < 100; ++i) co_await both.client.read(word, open.remote().slice(0, 8));
-  EXPECT_EQ(mapped_files(), before);
+  EXPECT_EQ(mapped_loans(), before);
   co_await open.revoke();
-  end(both);
 }
 
 // ---- peers that break the rules

@@ -27,21 +27,8 @@ class copying_kernel final : public system_calls {
   }
 };
 
-class far_kernel {
+class far_payload : public with_calls<copying_kernel, shm_link_test> {
  protected:
-  copying_kernel kernel_;
-};
-
-class far_payload : private far_kernel, public shm_link_test {
- protected:
-  far_payload() : shm_link_test(kernel_) {}
-  using far_kernel::kernel_;
-
-  static std::vector<std::byte> pattern(std::size_t size, unsigned seed) {
-    std::vector<std::byte> made(size);
-    for (std::size_t i = 0; i < size; ++i) made[i] = static_cast<std::byte>(i * 7 + (i >> 9) + seed);
-    return made;
-  }
   static constexpr net::connection_options wide{.receive_size = 2 * large, .receive_depth = 2};
 
   /// Sends and writes of many sizes arrive as they were.
@@ -52,9 +39,9 @@ class far_payload : private far_kernel, public shm_link_test {
     for (const std::size_t size :
          {std::size_t{128} << 10, (std::size_t{128} << 10) + 1, large - 1, large, large + 12345}) {
       for (int round = 0; round < 3; ++round) {
-        const auto wanted = pattern(size, ++seed);
-        auto source = co_await device().domain().register_memory(std::vector<std::byte>(wanted),
+        auto source = co_await device().domain().register_memory(std::vector<std::byte>(size),
                                                                  {.usage = usage::send | usage::write_src});
+        fill(source.bytes(), ++seed);
         const mr::slice parts[] = {source.slice(0, 1000), source.slice(1000, 70'001),
                                    source.slice(71'001, size - 71'001)};
         const auto send = [&]() -> task<> {
@@ -64,10 +51,10 @@ class far_payload : private far_kernel, public shm_link_test {
         };
         const auto receive = [&]() -> task<> {
           const auto got = co_await both.server.recv_or_throw();
-          EXPECT_TRUE(std::equal(wanted.begin(), wanted.end(), got.bytes().begin(), got.bytes().end()));
+          EXPECT_TRUE(got.size() == size && holds(got.bytes(), seed));
         };
         co_await when_all(send(), receive());
-        EXPECT_TRUE(std::equal(wanted.begin(), wanted.end(), region.bytes().begin() + 5));
+        EXPECT_TRUE(holds(region.bytes().subspan(5, size), seed));
         co_await source.release();
       }
     }
@@ -78,19 +65,17 @@ class far_payload : private far_kernel, public shm_link_test {
 TEST_F_TASK(far_payload, arrives_as_it_was_and_in_its_place_among_others) {
   auto both = co_await connect_pair(wide);
   co_await expect_delivery(both);
-  EXPECT_GT(kernel_.copies, 20);
-  end(both);
+  EXPECT_GT(calls.copies, 20);
 }
 
 TEST_F(far_payload, goes_through_the_ring_where_the_kernel_forbids_copies) {
   for (const int refusal : {-EPERM, -ENOSYS, -ESRCH}) {
-    kernel_.refusal = refusal;
-    kernel_.copies = 0;
+    calls.refusal = refusal;
+    calls.copies = 0;
     run([&]() -> task<> {
       auto both = co_await connect_pair(wide);
       co_await expect_delivery(both);
-      EXPECT_EQ(kernel_.copies, 1);  // tried once, and not again
-      end(both);
+      EXPECT_EQ(calls.copies, 1);  // tried once, and not again
     });
   }
 }
@@ -98,12 +83,11 @@ TEST_F(far_payload, goes_through_the_ring_where_the_kernel_forbids_copies) {
 TEST_F_TASK(far_payload, that_may_be_copied_no_more_ends_the_connection_in_words) {
   auto both = co_await connect_pair(wide);
   co_await expect_delivery(both);
-  kernel_.refusal = -EPERM;
+  calls.refusal = -EPERM;
   auto region = co_await device().domain().register_memory(std::vector<std::byte>(large),
                                                            {.usage = usage::write_dst | usage::write_src});
   EXPECT_TRUE((co_await failure_of(both.client.write(region.slice(), region.remote()))).has_value());
   EXPECT_TRUE(says(co_await failure_of(both.server.recv_or_throw()), "could be read, and can no more"));
-  end(both);
 }
 
 TEST_F_TASK(far_payload, of_a_sender_that_breaks_off_is_no_message) {
@@ -129,9 +113,7 @@ TEST_F_TASK(far_payload, of_a_sender_that_breaks_off_is_no_message) {
       };
       co_await when_all(send(), cut());
     }
-    again.server.abort();
   }
-  end(both);
 }
 
 // As for payloads in the ring: it is the owner who has cut it.
@@ -140,36 +122,40 @@ TEST_F_TASK(far_payload, into_a_file_that_has_become_shorter_is_an_access_out_of
   co_await expect_delivery(both);
   const descriptor file = new_memory(large, 0);
   const mr::backing_file whole{.descriptor = file.fd()};
-  auto region = co_await device().domain().register_memory(mr::mapping::of_file(whole, large, kernel_),
+  auto region = co_await device().domain().register_memory(mr::mapping::of_file(whole, large, calls),
                                                            {.usage = usage::write_dst});
   auto ours = co_await device().domain().register_memory(std::vector<std::byte>(large), {.usage = usage::write_src});
   EXPECT_EQ(::ftruncate(file.fd(), 4096), 0);
   static_cast<void>(co_await failure_of(both.client.write(ours.slice(), region.remote())));
   EXPECT_TRUE(failed_with(co_await failure_of(both.client.recv_or_throw()), errc::remote_access));
-  end(both);
 }
 
 // ---- peers that break the rules
 
 class hostile_far_payload : public against_manual_end {
  protected:
-  static void prove(manual_end& hand, const shm::proof_word& proof) {
+  static void say_proof(manual_end& hand, const shm::proof_word& proof) {
     hand.say_whole({.kind = record_kind::prove}, std::as_bytes(std::span(&proof, 1)));
+  }
+  /// Has our end prove that it can read a word of the peer's memory.
+  static task<> prove(manual_end& hand, const std::uint64_t& word) {
+    say_proof(hand, {reinterpret_cast<std::uintptr_t>(&word), word});
+    EXPECT_EQ((co_await next(hand, record_kind::proven)).flags, 0);
   }
   static void say_far(manual_end& hand, std::span<const shm::far_piece> pieces, std::uint64_t total) {
     hand.say_whole({.kind = record_kind::send, .flags = record::far, .total = total}, std::as_bytes(pieces));
+  }
+  static void say_far(manual_end& hand, std::span<const std::byte> payload) {
+    const shm::far_piece piece{reinterpret_cast<std::uintptr_t>(payload.data()), payload.size()};
+    say_far(hand, {&piece, 1}, piece.bytes);
   }
 };
 WEFT_ON_BOTH_ENDS(hostile_far_payload);
 
 TEST_P(hostile_far_payload, that_nobody_asked_for) {
   const bytes payload(1000);
-  const shm::far_piece piece{reinterpret_cast<std::uintptr_t>(payload.data()), payload.size()};
-  expect_violation(
-      [&](manual_end& hand) {
-        say_far(hand, {&piece, 1}, piece.bytes);
-      },
-      "a payload that is elsewhere, which nobody asked for");
+  expect_violation([&](manual_end& hand) { say_far(hand, payload); },
+                   "a payload that is elsewhere, which nobody asked for");
 }
 
 TEST_P(hostile_far_payload, with_a_proof_that_is_none_is_declined) {
@@ -177,7 +163,7 @@ TEST_P(hostile_far_payload, with_a_proof_that_is_none_is_declined) {
   const auto at = reinterpret_cast<std::uintptr_t>(&word);
   for (const shm::proof_word& proof : {shm::proof_word{at, 8}, {0, 0}, {1, 0}, {UINT64_MAX - 3, 0}}) {
     against([&](manual_end& hand, net::connection&) -> task<> {
-      prove(hand, proof);
+      say_proof(hand, proof);
       EXPECT_EQ((co_await next(hand, record_kind::proven)).flags, record::declined);
       const shm::far_piece piece{at, 8};
       say_far(hand, {&piece, 1}, 8);
@@ -193,7 +179,7 @@ TEST_P(hostile_far_payload, of_pieces_that_make_no_sense) {
   const auto expect_refusal = [&](std::vector<shm::far_piece> pieces, std::uint64_t total, std::string_view words) {
     expect_violation(
         [&](manual_end& hand) {
-          prove(hand, {at, word});
+          say_proof(hand, {at, word});
           say_far(hand, pieces, total);
         },
         words);
@@ -209,24 +195,19 @@ TEST_P(hostile_far_payload, of_pieces_that_make_no_sense) {
 
 TEST_P_BY_HAND(hostile_far_payload, whose_process_is_another_by_now_is_not_believed) {
   std::uint64_t word = 7;
-  const auto at = reinterpret_cast<std::uintptr_t>(&word);
-  prove(hand, {at, word});
-  EXPECT_EQ((co_await next(hand, record_kind::proven)).flags, 0);
+  co_await prove(hand, word);
   word = 8;
   const bytes payload(1000);
-  const shm::far_piece piece{reinterpret_cast<std::uintptr_t>(payload.data()), payload.size()};
-  say_far(hand, {&piece, 1}, piece.bytes);
+  say_far(hand, payload);
   co_await expect_end(victim, errc::peer_vanished);
 }
 
 TEST_P_BY_HAND(hostile_far_payload, that_was_let_go_of_is_not_believed) {
   const std::uint64_t word = 7;
-  prove(hand, {reinterpret_cast<std::uintptr_t>(&word), word});
-  EXPECT_EQ((co_await next(hand, record_kind::proven)).flags, 0);
+  co_await prove(hand, word);
   hand.own().payloads = shm::end_words::let_go;
   const bytes payload(1000);
-  const shm::far_piece piece{reinterpret_cast<std::uintptr_t>(payload.data()), payload.size()};
-  say_far(hand, {&piece, 1}, piece.bytes);
+  say_far(hand, payload);
   co_await expect_end(victim, errc::peer_vanished);
 }
 
@@ -271,7 +252,7 @@ TEST_P_BY_HAND(sender_that_stops, keeps_a_buffer_of_the_pool_until_the_peer_has_
   const std::span<const std::byte> there = std::get<1>(seen);
   std::vector<mr::buffer> others;
   for (int i = 0; i < 8; ++i) others.push_back(co_await filled(size, 'o'));
-  EXPECT_EQ(std::count(there.begin(), there.end(), std::byte{'m'}), static_cast<std::ptrdiff_t>(there.size()));
+  EXPECT_TRUE(is_all(there, std::byte{'m'}));
   hand.say({.kind = record_kind::copied});
   co_await settle();
 }
@@ -321,13 +302,11 @@ TEST_P_BY_HAND(sender_that_receives_nothing, waits_for_the_word_that_a_payload_w
 // It goes on to receive what its peer sends until that has finished, too.
 TEST_P_BY_HAND(hostile_far_payload, is_confirmed_by_an_end_that_has_finished) {
   const std::uint64_t word = 7;
-  prove(hand, {reinterpret_cast<std::uintptr_t>(&word), word});
-  static_cast<void>(co_await next(hand, record_kind::proven));
+  co_await prove(hand, word);
   const bytes payload(1000);
   const auto serve = [&]() -> task<> {
     static_cast<void>(co_await next(hand, record_kind::finished));
-    const shm::far_piece piece{reinterpret_cast<std::uintptr_t>(payload.data()), payload.size()};
-    say_far(hand, {&piece, 1}, piece.bytes);
+    say_far(hand, payload);
     static_cast<void>(co_await next(hand, record_kind::copied));
     hand.say({.kind = record_kind::finished});
   };

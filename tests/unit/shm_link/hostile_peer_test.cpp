@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Peers that write into the shared memory what no peer of ours would: their own connection ends, with the rule in its
 // error, or goes on unharmed, and nothing else happens.
+#include <weft/net/link/native_protocol.hpp>
+
 #include <thread>
 
 #include "shm_link/support.hpp"
@@ -27,6 +29,12 @@ class hostile_ring : public against_manual_end {
   }
   void expect_refused(sayings what, std::string_view words) {
     expect_violation([&](manual_end& hand) { hand.say_all(what); }, words);
+  }
+  /// Publishes so much, in which there is no more than the header of a record.
+  static void say_first(manual_end& hand, const record& header, std::size_t length) {
+    std::memcpy(hand.out().place(), &header, sizeof header);
+    hand.out().advance(length);
+    hand.publish();
   }
 };
 WEFT_ON_BOTH_ENDS(hostile_ring);
@@ -119,31 +127,19 @@ TEST_P_BY_HAND(hostile_ring, goes_on_with_a_message_in_pieces_of_any_size_even_n
   co_await expect_message(victim, 20);
 }
 
-TEST_P(hostile_ring, with_a_record_that_goes_on_beyond_the_end_of_the_ring) {
-  against(
-      [&](manual_end& hand, net::connection& victim) -> task<> {
-        while (hand.out().until_wrap() > 2 * line) {
-          hand.send(ten);
-          static_cast<void>(co_await victim.recv_or_throw());
-        }
-        const record cut = send_of(200, 200);
-        std::memcpy(hand.out().place(), &cut, sizeof cut);
-        hand.out().advance(4 * line);
-        hand.publish();
-        co_await expect_end(victim, errc::protocol_error, "a record that is longer than what there is");
-      },
-      {}, {.receive_size = 16});
+TEST_P_BY_HAND(hostile_ring, with_a_record_that_goes_on_beyond_the_end_of_the_ring, bytes(), {.receive_size = 16}) {
+  while (hand.out().until_wrap() > 2 * line) {
+    hand.send(ten);
+    static_cast<void>(co_await victim.recv_or_throw());
+  }
+  say_first(hand, send_of(200, 200), 4 * line);
+  co_await expect_end(victim, errc::protocol_error, "a record that is longer than what there is");
 }
 
-TEST_P(hostile_ring, with_a_message_that_is_cut_off_where_a_task_asks_for_it) {
-  against([&](manual_end& hand, net::connection& victim) -> task<> {
-    const record cut = send_of(60, 60);
-    std::memcpy(hand.out().place(), &cut, sizeof cut);
-    hand.out().advance(line);
-    hand.publish();
-    const auto failure = co_await failure_of(victim.recv());
-    EXPECT_TRUE(failed_with(failure, errc::protocol_error, "a record that is longer than what there is"));
-  });
+TEST_P_BY_HAND(hostile_ring, with_a_message_that_is_cut_off_where_a_task_asks_for_it) {
+  say_first(hand, send_of(60, 60), line);
+  const auto failure = co_await failure_of(victim.recv());
+  EXPECT_TRUE(failed_with(failure, errc::protocol_error, "a record that is longer than what there is"));
 }
 
 // ---- what the words say
@@ -294,8 +290,7 @@ class hostile_access : public against_manual_end {
       EXPECT_TRUE(failed_with(failure, errc::protocol_error, "the peer tried to"));
       EXPECT_TRUE(says(failure, words));
       EXPECT_NE(last_words(hand, shm::break_reason::access_refused), "none");
-      const auto all = open.memory().bytes();
-      EXPECT_TRUE(std::ranges::all_of(all, [](std::byte one) { return one == std::byte{'m'}; }));
+      EXPECT_TRUE(is_all(open.memory().bytes(), std::byte{'m'}));
     });
   }
 };
@@ -350,7 +345,7 @@ TEST_P_BY_HAND(hostile_access, by_a_write_that_goes_on_after_its_memory_was_take
   std::fill(back.bytes().begin(), back.bytes().end(), std::byte{'n'});
   hand.say_whole({.kind = record_kind::more}, ten);
   co_await expect_end(victim, errc::connection_failed);
-  EXPECT_TRUE(std::ranges::all_of(back.bytes(), [](std::byte one) { return one == std::byte{'n'}; }));
+  EXPECT_TRUE(is_all(back.bytes(), std::byte{'n'}));
 }
 
 TEST_P_BY_HAND(hostile_access, by_more_reads_than_were_agreed_on) {
@@ -371,9 +366,7 @@ TEST_P_BY_HAND(hostile_access, that_reads_again_and_again_and_never_takes_an_ans
   }
   hand.send(ten);
   co_await expect_message(victim);  // comes in all the same
-  const std::uint64_t before = home().statistics().turns;
-  co_await sleep_for(20ms);
-  EXPECT_LT(home().statistics().turns, before + 20);
+  co_await expect_idle();
 }
 
 // ---- ends
@@ -505,9 +498,7 @@ TEST_P_BY_HAND(hostile_ring, that_is_never_emptied_holds_back_its_own_messages_o
     EXPECT_FALSE(outcome);
     hand.send(ten);
     co_await expect_message(victim);
-    const std::uint64_t turns = home().statistics().turns;
-    co_await sleep_for(20ms);
-    EXPECT_LT(home().statistics().turns, turns + 20);
+    co_await expect_idle();
     victim.abort();
   };
   co_await when_all(attempt(), watch());
@@ -562,30 +553,18 @@ TEST_P_TASK(hostile_ring, that_ends_while_it_waits_for_receives_of_others_leaves
 class hostile_changes : public against_manual_end {
  protected:
   /// Flips bits of the beginning of a ring, and back, until it goes.
-  class flipping_thread {
-   public:
-    flipping_thread(std::byte* begin, std::uint64_t seed)
-        : thread_([this, begin, state = seed * 0x9e37'79b9'7f4a'7c15U + 1]() mutable {
-            while (!done_.load(std::memory_order_relaxed)) {
-              state = state * 6364136223846793005U + 1442695040888963407U;
-              auto* const words = reinterpret_cast<std::uint32_t*>(begin);
-              const std::atomic_ref<std::uint32_t> place(words[(state >> 33) % 2048]);
-              const std::uint32_t former = place.load(std::memory_order_relaxed);
-              place.store(former ^ (1U << (state >> 20) % 32), std::memory_order_relaxed);
-              place.store(former, std::memory_order_relaxed);
-            }
-          }) {}
-    flipping_thread(const flipping_thread&) = delete;
-    flipping_thread& operator=(const flipping_thread&) = delete;
-    ~flipping_thread() {
-      done_ = true;
-      thread_.join();
-    }
-
-   private:
-    std::atomic<bool> done_{false};
-    std::thread thread_;
-  };
+  static std::jthread flipping_thread(std::byte* begin, std::uint64_t seed) {
+    return std::jthread([begin, state = seed * 0x9e37'79b9'7f4a'7c15U + 1](const std::stop_token& enough) mutable {
+      while (!enough.stop_requested()) {
+        state = state * 6364136223846793005U + 1442695040888963407U;
+        auto* const words = reinterpret_cast<std::uint32_t*>(begin);
+        const std::atomic_ref<std::uint32_t> place(words[(state >> 33) % 2048]);
+        const std::uint32_t former = place.load(std::memory_order_relaxed);
+        place.store(former ^ (1U << (state >> 20) % 32), std::memory_order_relaxed);
+        place.store(former, std::memory_order_relaxed);
+      }
+    });
+  }
 };
 WEFT_ON_BOTH_ENDS(hostile_changes);
 
@@ -604,7 +583,7 @@ TEST_P(hostile_changes, of_headers_trailers_and_payloads_under_our_eyes_do_not_l
       std::optional<error> failure;
       const auto receive = [&]() -> task<> { failure = co_await end_of(victim); };
       const auto attack = [&]() -> task<> {
-        const flipping_thread changing(hand.out().place(), seed);
+        const std::jthread changing = flipping_thread(hand.out().place(), seed);
         net::trailer::storage room;
         const net::trailer end{.kind = net::message_kind::data_with_immediate, .credits = 1, .immediate = 7};
         const auto trailer = end.pack(room);
@@ -627,9 +606,8 @@ TEST_P(hostile_changes, of_headers_trailers_and_payloads_under_our_eyes_do_not_l
     };
     const auto greeting = net::greeting().pack();
     against(script, is_native ? bytes(greeting.begin(), greeting.end()) : bytes());
-    const auto is_old = [](std::byte one) { return one == std::byte{'m'}; };
-    EXPECT_TRUE(std::ranges::all_of(std::span(memory).first(1000), is_old));
-    EXPECT_TRUE(std::ranges::all_of(std::span(memory).last(1000), is_old));
+    EXPECT_TRUE(is_all(std::span(memory).first(1000), std::byte{'m'}));
+    EXPECT_TRUE(is_all(std::span(memory).last(1000), std::byte{'m'}));
   }
   EXPECT_GT(received, 0u);
   EXPECT_GT(received_with_trailers, 0u);
@@ -637,26 +615,23 @@ TEST_P(hostile_changes, of_headers_trailers_and_payloads_under_our_eyes_do_not_l
 
 // ---- set-ups
 
+using silent_shm_set_ups = shm_link_test;
+
 // Each of them has its answer, and does not say that it is ready.
-TEST(silent_shm_set_ups, give_their_places_in_accept_to_those_who_come) {
-  executor home;
-  const auto body = [&]() -> task<> {
-    auto device = net::device::open("shm");
-    auto listener = co_await device.listen("127.0.0.1:0", {.max_half_open = 4});
-    const std::string address(listener.address());
-    const shm::unix_name name = shm::unix_name::of((co_await resolve(address, false)).front());
-    shm::frame hello = hello_frame();
-    EXPECT_TRUE(hello.set_private_data(net::greeting().pack()));
-    std::vector<raw_end> crowd;
-    for (int i = 0; i < 20; ++i) {
-      crowd.push_back(raw_end::connect(name));
-      crowd.back().send(hello);
-    }
-    const net::connection_options patient{.set_up_timeout = std::chrono::minutes(10)};
-    const auto both = co_await when_all(device.connect(address, patient), listener.accept(patient));
-    EXPECT_TRUE(std::get<1>(both).has_value());
-  };
-  home.run(body());
+TEST_F_TASK(silent_shm_set_ups, give_their_places_in_accept_to_those_who_come) {
+  auto listener = co_await device().listen("127.0.0.1:0", {.max_half_open = 4});
+  const shm::unix_name name = name_of(listener);
+  shm::frame hello = hello_frame();
+  EXPECT_TRUE(hello.set_private_data(net::greeting().pack()));
+  std::vector<raw_end> crowd;
+  for (int i = 0; i < 20; ++i) {
+    crowd.push_back(raw_end::connect(name));
+    crowd.back().send(hello);
+  }
+  const net::connection_options patient{.set_up_timeout = std::chrono::minutes(10)};
+  const std::string address(listener.address());
+  const auto both = co_await when_all(device().connect(address, patient), listener.accept(patient));
+  EXPECT_TRUE(std::get<1>(both).has_value());
 }
 
 }  // namespace

@@ -4,17 +4,16 @@
 #include <cstdio>
 #include <exception>
 
+#include "kit/tell.hpp"
+
 namespace weft::test {
 
 task<other_memory> exchange_memory(net::device& device, net::connection& peer) {
-  auto memory = co_await device.allocate(shared_bytes);
-  std::ranges::fill(memory.bytes(), std::byte{0});
+  auto memory = co_await zeroed(device.pool(), shared_bytes);
   auto open = co_await peer.expose(std::move(memory), mr::usage::read_src | mr::usage::write_dst);
-  auto table = co_await device.allocate(open.remote().packed_bytes());
-  std::ranges::copy(open.remote().pack(), table.data());
-  co_await peer.send(std::move(table));
-  const auto theirs = co_await peer.recv_or_throw();
-  co_return other_memory{std::move(open), mr::remote_region::unpack(theirs.bytes())};
+  co_await tell(peer, device.pool(), open.remote());
+  const auto theirs = co_await hear_region(peer);
+  co_return other_memory{std::move(open), theirs};
 }
 
 task<> keep_busy(net::device& device, net::connection& peer, const mr::remote_slice& memory, progress& done) {

@@ -6,6 +6,7 @@
 
 #include <csignal>
 
+#include "kit/child.hpp"
 #include "shm_link/support.hpp"
 
 namespace weft::test {
@@ -59,21 +60,33 @@ class progress {
 inline constexpr std::size_t busy_tasks = 6;
 task<> keep_busy(net::device& device, net::connection& peer, const mr::remote_slice& memory, progress& done);
 
-class other_process : private immovable {
+/// A child, which is killed when this goes.
+class child_process : private immovable {
  public:
-  other_process(std::string role, std::string address) : role_(std::move(role)), address_(std::move(address)) {
-    std::array<char*, 4> arguments = {program_.data(), role_.data(), address_.data(), nullptr};
-    EXPECT_EQ(::posix_spawn(&id_, program_.c_str(), nullptr, nullptr, arguments.data(), environ), 0);
-  }
-  ~other_process() { kill(); }
+  ~child_process() { kill(); }
 
   [[nodiscard]] pid_t id() const noexcept { return id_; }
   /// Returns once it is dead.
-  void kill() noexcept {
+  void kill() {
     if (id_ == 0) return;
     ::kill(id_, SIGKILL);
     static_cast<void>(wait());
   }
+  /// Waits for its end, and yields what end_of() does.
+  int wait() { return end_of(std::exchange(id_, 0)); }
+
+ protected:
+  pid_t id_ = 0;
+};
+
+class other_process : public child_process {
+ public:
+  other_process(std::string role, std::string address) {
+    std::string program = "/proc/self/exe";
+    std::array<char*, 4> arguments = {program.data(), role.data(), address.data(), nullptr};
+    EXPECT_EQ(::posix_spawn(&id_, program.c_str(), nullptr, nullptr, arguments.data(), environ), 0);
+  }
+
   /// Returns once it is stopped.
   void stop() const {
     ::kill(id_, SIGSTOP);
@@ -82,18 +95,6 @@ class other_process : private immovable {
     EXPECT_TRUE(WIFSTOPPED(status));
   }
   void go_on() const noexcept { ::kill(id_, SIGCONT); }
-  /// Waits for its end; as waitpid(2) says it.
-  int wait() noexcept {
-    int status = 0;
-    EXPECT_EQ(::waitpid(std::exchange(id_, 0), &status, 0) > 0, true);
-    return status;
-  }
-
- private:
-  std::string program_ = "/proc/self/exe";
-  std::string role_;
-  std::string address_;
-  pid_t id_ = 0;
 };
 
 }  // namespace weft::test

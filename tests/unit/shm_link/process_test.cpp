@@ -10,21 +10,14 @@ class shm_process : public shm_link_test {
   /// Runs `script(process, connection)` with a process in that role. Nothing is left of it, and others go on.
   template <class Script>
   void with_peer(std::string role, Script script, net::connection_options how = {}) {
-    run([&]() -> task<> {
-      pair bystanders = co_await connect_pair();
-      co_await expect_service(bystanders);
-      const footprint before = co_await settled_footprint();
-      {
-        const scratch_directory directory;
-        auto listener = co_await device().listen(directory.address());
-        other_process there(role, directory.address());
-        auto peer = co_await accept_connection(listener, how);
-        listener.close();
-        co_await script(there, peer);
-        co_await expect_service(bystanders);
-      }
-      co_await expect_only(before);
-      end(bystanders);
+    run_beside_others([&](pair& others) -> task<> {
+      const scratch_directory directory;
+      auto listener = co_await device().listen(directory.address());
+      other_process there(role, directory.address());
+      auto peer = co_await accept_connection(listener, how);
+      listener.close();
+      co_await script(there, peer);
+      co_await expect_service(others);
     });
     EXPECT_EQ(names_of_weft(), 0u);
   }
@@ -69,7 +62,7 @@ task<> expect_numbers(net::connection& peer, Count count) {
 
 TEST_F(shm_process, that_has_died_has_left_what_it_had_sent) {
   with_peer("say_numbers", [&](other_process& there, net::connection& peer) -> task<> {
-    EXPECT_TRUE(WIFSIGNALED(there.wait()));
+    EXPECT_EQ(there.wait(), -SIGKILL);
     co_await expect_numbers(peer, native_numbers);
     EXPECT_EQ(co_await code_of(peer.recv_or_throw()), errc::peer_vanished);
   });
@@ -77,7 +70,7 @@ TEST_F(shm_process, that_has_died_has_left_what_it_had_sent) {
 
 TEST_F(shm_process, that_has_died_has_left_messages_for_which_there_was_no_receive) {
   const auto numbers = [&](other_process& there, net::connection& peer) -> task<> {
-    EXPECT_TRUE(WIFSIGNALED(there.wait()));
+    EXPECT_EQ(there.wait(), -SIGKILL);
     co_await settle();
     co_await expect_numbers(peer, many_numbers);
     EXPECT_EQ(co_await code_of(peer.recv_or_throw()), errc::peer_vanished);
@@ -87,7 +80,7 @@ TEST_F(shm_process, that_has_died_has_left_messages_for_which_there_was_no_recei
 
 TEST_F(shm_process, that_has_died_does_not_keep_its_peer_from_closing) {
   const auto close = [&](other_process& there, net::connection& peer) -> task<> {
-    EXPECT_TRUE(WIFSIGNALED(there.wait()));
+    EXPECT_EQ(there.wait(), -SIGKILL);
     co_await settle();
     EXPECT_EQ(co_await code_of(peer.recv_or_throw()), std::error_code());
     co_await peer.close();
@@ -157,11 +150,7 @@ TEST_F_TASK(shm_process, whose_copy_was_forked_has_no_channel_in_that_and_goes_o
   pair both = co_await connect_pair();
   co_await expect_service(both);
   EXPECT_EQ(mapped_channels(), 2u);
-  const pid_t child = ::fork();
-  if (child == 0) ::_exit(mapped_channels() == 0 ? 0 : 1);
-  int status = -1;
-  EXPECT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
+  EXPECT_EQ(end_of(fork_for([] { return mapped_channels(); })), 0);
   co_await expect_service(both);
   co_await when_all(both.client.close(), both.server.close());
 }
@@ -174,7 +163,7 @@ TEST_F(shm_process, that_has_died_is_heard_of_although_a_program_that_it_started
   ASSERT_EQ(::dup2(ends[0], STDIN_FILENO), STDIN_FILENO);  // for the child and its own
   ::close(ends[0]);
   with_peer("leave_a_child", [&](other_process& there, net::connection& peer) -> task<> {
-    EXPECT_TRUE(WIFSIGNALED(there.wait()));
+    EXPECT_EQ(there.wait(), -SIGKILL);
     static_cast<void>(co_await peer.recv_or_throw());
     EXPECT_EQ(co_await code_of(peer.recv_or_throw()), errc::peer_vanished);
   });

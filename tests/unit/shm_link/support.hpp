@@ -8,20 +8,15 @@
 #include <fstream>
 #include <tuple>
 
+#include "kit/buffers.hpp"
 #include "kit/expect_failure.hpp"
 #include "shm/support.hpp"
 #include "stag_of.hpp"
 
 namespace weft::test {
 
-#if defined(__SANITIZE_THREAD__)
+#if defined(WEFT_TEST_TSAN)
 inline constexpr bool with_thread_sanitizer = true;
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-inline constexpr bool with_thread_sanitizer = true;
-#else
-inline constexpr bool with_thread_sanitizer = false;
-#endif
 #else
 inline constexpr bool with_thread_sanitizer = false;
 #endif
@@ -29,13 +24,14 @@ inline constexpr bool with_thread_sanitizer = false;
 using shm::record;
 using shm::record_kind;
 
-/// How many mappings of channels this process has.
-inline std::size_t mapped_channels() {
+/// How many mappings of files in memory with such a name this process has.
+inline std::size_t mapped_files(std::string_view name) {
   std::ifstream maps("/proc/self/maps");
   std::size_t count = 0;
-  for (std::string line; std::getline(maps, line);) count += line.find("memfd:weft-channel") != std::string::npos;
+  for (std::string line; std::getline(maps, line);) count += line.find(name) != std::string::npos;
   return count;
 }
+inline std::size_t mapped_channels() { return mapped_files("memfd:weft-channel"); }
 
 /// What a test must leave as it found it.
 struct footprint {
@@ -202,7 +198,15 @@ class shm_link_test : public shm_test {
 
   [[nodiscard]] net::device& device() noexcept { return device_; }
 
+  /// Two ends, which are aborted when it goes.
   struct pair {
+    pair(net::connection one, net::connection other) noexcept : client(std::move(one)), server(std::move(other)) {}
+    pair(pair&&) noexcept = default;
+    ~pair() { abort(); }
+    void abort() noexcept {
+      client.abort();
+      server.abort();
+    }
     net::connection client;
     net::connection server;
   };
@@ -210,16 +214,12 @@ class shm_link_test : public shm_test {
     auto listener = co_await device_.listen("127.0.0.1:0");
     auto both =
         co_await when_all(device_.connect(std::string(listener.address()), how), accept_connection(listener, how));
-    co_return pair{std::move(std::get<0>(both)), std::move(std::get<1>(both))};
+    co_return pair(std::move(std::get<0>(both)), std::move(std::get<1>(both)));
   }
   static task<net::connection> accept_connection(net::listener& from, net::connection_options how) {
     auto request = co_await from.next();
     if (!request) throw error(errc::closed, "the listener");
     co_return co_await request->accept(how);
-  }
-  static void end(pair& both) {
-    both.client.abort();
-    both.server.abort();
   }
   task<> send(net::connection& from, std::size_t size = 10) {
     auto message = co_await filled(size, 'x');
@@ -237,9 +237,27 @@ class shm_link_test : public shm_test {
     co_await expect_message(both.client, 200);
   }
   task<mr::buffer> filled(std::size_t size, char with) {
-    auto memory = co_await device_.allocate(size);
-    std::fill(memory.bytes().begin(), memory.bytes().end(), static_cast<std::byte>(with));
-    co_return memory;
+    return filled_with(device_.pool(), size, static_cast<std::byte>(with));
+  }
+
+  /// Runs `script(others)` beside a connection. Nothing is left of it afterwards, and the others have gone on.
+  template <class Script>
+  void run_beside_others(Script script) {
+    run([&]() -> task<> {
+      pair others = co_await connect_pair();
+      co_await expect_service(others);
+      const footprint before = co_await settled_footprint();
+      co_await script(others);
+      co_await expect_only(before);
+      co_await expect_service(others);
+    });
+  }
+  /// The executor sleeps, because there is nothing to do.
+  task<> expect_idle() {
+    co_await settle();
+    const std::uint64_t before = home().statistics().turns;
+    co_await sleep_for(30ms);
+    EXPECT_LT(home().statistics().turns, before + 10);
   }
 
   /// Connects a peer made by hand with a connection of ours, which accepts it or connects to it.
@@ -247,10 +265,7 @@ class shm_link_test : public shm_test {
                                                                 net::connection_options how) {
     if (accepts) {
       auto listener = co_await device_.listen("127.0.0.1:0");
-      const auto where = parse_host_and_port(listener.address());
-      co_return co_await when_all(
-          manual_end::connect(abstract_name(static_cast<std::uint16_t>(std::stoi(where.port))), greeting),
-          accept_connection(listener, how));
+      co_return co_await when_all(manual_end::connect(name_of(listener), greeting), accept_connection(listener, how));
     }
     const scratch_directory directory;
     raw_acceptor listener(shm::unix_name::of_path(directory.socket()));
@@ -271,19 +286,11 @@ class against_manual_end : public shm_link_test, public testing::WithParamInterf
   /// Runs `script(by_hand, connection)`. Nothing is left of the connection afterwards, and others have gone on.
   template <class Script>
   void against(Script script, const bytes& greeting = {}, net::connection_options how = {}) {
-    run([&]() -> task<> {
-      pair bystanders = co_await connect_pair();
-      co_await expect_service(bystanders);
-      const footprint before = co_await settled_footprint();
-      {
-        auto both = co_await connect_by_hand(accepts(), greeting, how);
-        co_await script(std::get<0>(both), std::get<1>(both));
-        co_await expect_service(bystanders);
-        std::get<1>(both).abort();
-      }
-      co_await expect_only(before);
-      co_await expect_service(bystanders);
-      end(bystanders);
+    run_beside_others([&](pair& others) -> task<> {
+      auto both = co_await connect_by_hand(accepts(), greeting, how);
+      co_await script(std::get<0>(both), std::get<1>(both));
+      co_await expect_service(others);
+      std::get<1>(both).abort();
     });
   }
   /// `script(by_hand)` breaks the rules: our end ends with that, in these words, and tells the peer so.

@@ -2,22 +2,20 @@
 // Ends that sleep, and ends that are kept busy: one packet wakes a sleeping one, none is lost, and waiting costs
 // nothing.
 
-#include "kit/failing_system_calls.hpp"
+#include <random>
+
 #include "shm_link/support.hpp"
 
 namespace weft::test {
 namespace {
 
-class shm_wake_up : public against_manual_end {
- protected:
-  /// What `body` costs in turns of the executor, while there is nothing to do.
-  task<> expect_idle() {
-    co_await settle();
-    const std::uint64_t before = home().statistics().turns;
-    co_await sleep_for(30ms);
-    EXPECT_LT(home().statistics().turns, before + 10);
-  }
-};
+/// Takes what our end has written, and gives it room.
+void take_all(manual_end& hand) {
+  while (hand.take()) continue;
+  hand.release();
+}
+
+class shm_wake_up : public against_manual_end {};
 WEFT_ON_BOTH_ENDS(shm_wake_up);
 
 #define TEST_P_TO_PEER(suite, name) \
@@ -31,8 +29,7 @@ TEST_P_TO_PEER(shm_wake_up, comes_once_to_an_end_that_sleeps_and_never_to_one_th
     for (int i = 0; i < 3; ++i) co_await send(peer);
     EXPECT_EQ(hand.wake_ups(), 1u);
     EXPECT_EQ(hand.own().attention, shm::end_words::awake);
-    while (hand.take()) continue;
-    hand.release();
+    take_all(hand);
   }
 }
 
@@ -80,37 +77,32 @@ TEST_P_TO_PEER(shm_wake_up, is_not_needed_while_nothing_happens) {
   co_await expect_idle();
 }
 
-TEST_P(shm_wake_up, is_not_needed_for_a_message_that_is_there_when_a_task_asks_for_one) {
-  against([&](manual_end& hand, net::connection& peer) -> task<> {
-    bool others_had_a_turn = false;
-    const auto other = [&]() -> task<> {
-      others_had_a_turn = true;
-      co_return;
-    };
-    const auto receive = [&](scope& tasks) -> task<> {
-      co_await yield();
-      tasks.spawn(other());
-      hand.send(bytes(100));
-      hand.send(bytes(50));
-      EXPECT_EQ((co_await peer.recv_or_throw()).size(), 100u);
-      EXPECT_EQ((co_await peer.recv_or_throw()).size(), 50u);
-      EXPECT_FALSE(others_had_a_turn);
-    };
-    co_await with_scope(on_failure::stop_siblings, receive);
-  });
+TEST_P_TO_PEER(shm_wake_up, is_not_needed_for_a_message_that_is_there_when_a_task_asks_for_one) {
+  bool others_had_a_turn = false;
+  const auto other = [&]() -> task<> {
+    others_had_a_turn = true;
+    co_return;
+  };
+  const auto receive = [&](scope& tasks) -> task<> {
+    co_await yield();
+    tasks.spawn(other());
+    hand.send(bytes(100));
+    hand.send(bytes(50));
+    EXPECT_EQ((co_await peer.recv_or_throw()).size(), 100u);
+    EXPECT_EQ((co_await peer.recv_or_throw()).size(), 50u);
+    EXPECT_FALSE(others_had_a_turn);
+  };
+  co_await with_scope(on_failure::stop_siblings, receive);
 }
 
-TEST_P(shm_wake_up, is_not_asked_for_by_an_end_whose_tasks_take_messages_between_its_polls) {
-  against([&](manual_end& hand, net::connection& peer) -> task<> {
-    for (int round = 0; round < 5000; ++round) {
-      hand.send(bytes(10));
-      static_cast<void>(co_await peer.recv_or_throw());
-      co_await yield();
-      if (hand.other().attention != shm::end_words::awake) co_return ADD_FAILURE() << round;
-      while (hand.take()) continue;
-      hand.release();
-    }
-  });
+TEST_P_TO_PEER(shm_wake_up, is_not_asked_for_by_an_end_whose_tasks_take_messages_between_its_polls) {
+  for (int round = 0; round < 5000; ++round) {
+    hand.send(bytes(10));
+    static_cast<void>(co_await peer.recv_or_throw());
+    co_await yield();
+    if (hand.other().attention != shm::end_words::awake) co_return ADD_FAILURE() << round;
+    take_all(hand);
+  }
 }
 
 // The peer has taken everything, so that there is more room than before, and that is not what is waited for.
@@ -144,8 +136,7 @@ TEST_P_TO_PEER(shm_wake_up, is_not_needed_while_an_end_is_closed_that_waits_for_
     co_await settle();
     tasks.spawn(peer.close(), "the end");
     co_await settle();
-    while (hand.take()) continue;
-    hand.release();
+    take_all(hand);
     co_await expect_idle();
     hand.put_whole({.kind = record_kind::answer}, bytes(10));
     hand.say({.kind = record_kind::finished});
@@ -154,12 +145,10 @@ TEST_P_TO_PEER(shm_wake_up, is_not_needed_while_an_end_is_closed_that_waits_for_
 }
 
 /// Counts the looks at the sockets of its executor's ends.
-class shm_woken_end : private failing_system_calls, public against_manual_end {
+class shm_woken_end : public with_calls<failing_system_calls, against_manual_end> {
  protected:
-  shm_woken_end()
-      : failing_system_calls({{.of = system_call::epoll_wait}}),
-        against_manual_end(static_cast<failing_system_calls&>(*this)) {}
-  [[nodiscard]] std::size_t looks() const { return made(); }
+  shm_woken_end() { calls.fail({{.of = system_call::epoll_wait}}); }
+  [[nodiscard]] std::size_t looks() const { return calls.made(); }
 };
 WEFT_ON_BOTH_ENDS(shm_woken_end);
 
@@ -178,8 +167,7 @@ TEST_P_TO_PEER(shm_woken_end, answers_before_it_looks_at_the_sockets) {
     const std::size_t looks_at_the_answer = looks();
     other.join();
     if (looks_at_the_answer == looks_asleep) ++before;
-    while (hand.take()) continue;
-    hand.release();
+    take_all(hand);
   }
   EXPECT_GT(before, 0);
 }
@@ -194,9 +182,17 @@ class cold_end : public against_manual_end {
     for (int i = 0; i < 100'000 && hand.other().attention != shm::end_words::asleep; ++i) co_await yield();
     EXPECT_EQ(hand.other().attention, shm::end_words::asleep);
   }
-  /// The same as a task beside others: the executor does not sleep until `done`.
-  static task<> keep_awake(const bool& done) {
-    while (!done) co_await yield();
+  /// Carries this out on an executor that does not sleep meanwhile.
+  static task<> beside_a_busy_executor(task<> work) {
+    bool done = false;
+    const auto carry_out = [&]() -> task<> {
+      co_await std::move(work);
+      done = true;
+    };
+    const auto keep_awake = [&]() -> task<> {
+      while (!done) co_await yield();
+    };
+    co_await when_all(carry_out(), keep_awake());
   }
 };
 WEFT_ON_BOTH_ENDS(cold_end);
@@ -205,56 +201,37 @@ TEST_P_TO_PEER(cold_end, hears_messages_beside_a_busy_executor) {
   for (int round = 0; round < 5; ++round) {
     co_await let_cool(hand);
     hand.send(bytes(100));
-    bool done = false;
-    const auto receive = [&]() -> task<> {
-      static_cast<void>(co_await peer.recv_or_throw());
-      done = true;
-    };
-    co_await when_all(receive(), keep_awake(done));
+    co_await beside_a_busy_executor(expect_message(peer, 100));
   }
 }
 
 TEST_P_TO_PEER(cold_end, hears_that_its_peer_is_gone_beside_a_busy_executor) {
   co_await let_cool(hand);
   hand.socket().close();
-  bool done = false;
-  const auto receive = [&]() -> task<> {
-    co_await expect_end(peer, errc::peer_vanished);
-    done = true;
-  };
-  co_await when_all(receive(), keep_awake(done));
+  co_await beside_a_busy_executor(expect_end(peer, errc::peer_vanished));
 }
 
-TEST_P(cold_end, hears_of_room_that_it_waits_for) {
-  const auto script = [&](manual_end& hand, net::connection& peer) -> task<> {
-    co_await let_cool(hand);
-    bool done = false;
-    const auto send_more_than_fits = [&]() -> task<> {
-      for (int i = 0; i < 20; ++i) co_await send(peer, 60'000);
-      done = true;
-    };
-    const auto take = [&]() -> task<> {
-      while (!done) {
-        co_await let_cool(hand);
-        while (hand.take()) continue;
-        hand.release();
-        for (int i = 0; i < 200 && !done; ++i) co_await yield();
-      }
-    };
-    co_await when_all(send_more_than_fits(), take());
+TEST_P_TO_PEER(cold_end, hears_of_room_that_it_waits_for) {
+  co_await let_cool(hand);
+  bool done = false;
+  const auto send_more_than_fits = [&]() -> task<> {
+    for (int i = 0; i < 20; ++i) co_await send(peer, 60'000);
+    done = true;
   };
-  against(script);
+  const auto take = [&]() -> task<> {
+    while (!done) {
+      co_await let_cool(hand);
+      take_all(hand);
+      for (int i = 0; i < 200 && !done; ++i) co_await yield();
+    }
+  };
+  co_await when_all(send_more_than_fits(), take());
 }
 
 TEST_P_TO_PEER(cold_end, ends_for_a_peer_that_breaks_the_rules) {
   co_await let_cool(hand);
   hand.claim_written(UINT64_MAX);
-  bool done = false;
-  const auto receive = [&]() -> task<> {
-    co_await expect_end(peer, errc::protocol_error);
-    done = true;
-  };
-  co_await when_all(receive(), keep_awake(done));
+  co_await beside_a_busy_executor(expect_end(peer, errc::protocol_error));
 }
 
 // ---- many ends on one executor
@@ -289,7 +266,6 @@ TEST_P_TASK(shm_fairness, lets_others_have_their_turns_beside_peers_that_never_p
     served = true;
   };
   co_await when_all(flood(), serve());
-  end(others);
 }
 
 // ---- two executors, in threads of their own
@@ -306,8 +282,38 @@ class counting_calls final : public system_calls {
 
 class shm_threads : public testing::TestWithParam<poll_policy> {
  protected:
-  /// Returns how many packets it has sent. Each of the many thousand wake-ups of an exchange may have to wait until
+  using work = std::function<task<>(net::connection&)>;
+
+  /// Runs these with the ends of a connection, each on an executor in a thread of its own, and closes it. Yields how
+  /// many packets each of these has sent. Each of the many thousand wake-ups of an exchange may have to wait until
   /// another program's slice of the processor is over.
+  static std::pair<std::uint64_t, std::uint64_t> exchange(net::device& device, const work& here, const work& there,
+                                                          net::connection_options how = {}) {
+    const scratch_directory directory;
+    std::atomic<bool> listening{false};
+    std::uint64_t there_sent = 0;
+    std::thread other([&] {
+      there_sent = on_an_executor([&]() -> task<> {
+        auto listener = co_await device.listen(directory.address());
+        listening = true;
+        listening.notify_one();
+        auto request = co_await listener.next();
+        auto peer = co_await request->accept(how);
+        co_await there(peer);
+        co_await peer.close();
+      });
+    });
+    listening.wait(false);
+    const std::uint64_t here_sent = on_an_executor([&]() -> task<> {
+      auto peer = co_await device.connect(directory.address(), how);
+      co_await here(peer);
+      co_await peer.close();
+    });
+    other.join();
+    return {here_sent, there_sent};
+  }
+
+ private:
   template <class Script>
   static std::uint64_t on_an_executor(Script script) {
     counting_calls calls;
@@ -321,57 +327,31 @@ INSTANTIATE_TEST_SUITE_P(shm, shm_threads, testing::Values(poll_policy::sleep, p
                            return which.param == poll_policy::sleep ? "that_sleep_at_once" : "that_spin_first";
                          });
 
-/// A few of a seed's numbers.
-class random_numbers {
- public:
-  explicit random_numbers(std::uint64_t seed) noexcept : state_(seed) {}
-  std::uint64_t below(std::uint64_t limit) noexcept {
-    state_ = state_ * 6364136223846793005U + 1442695040888963407U;
-    return (state_ >> 33) % limit;
-  }
-
- private:
-  std::uint64_t state_;
-};
-
 TEST_P(shm_threads, lose_no_wake_up_in_a_long_exchange_of_messages) {
   constexpr int rounds = sanitized ? 3000 : 20'000;
-  const scratch_directory directory;
   net::device device = net::device::open("shm");
-  const auto fill_pause = [](random_numbers& numbers) -> task<> {
-    for (std::uint64_t i = numbers.below(4); i > 1; --i) co_await yield();
+  const auto fill_pause = [](std::minstd_rand& numbers) -> task<> {
+    for (auto i = numbers() % 4; i > 1; --i) co_await yield();
   };
-  std::atomic<bool> listening{false};
-  std::uint64_t there_sent = 0;
-  std::thread other([&] {
-    there_sent = on_an_executor([&]() -> task<> {
-      auto listener = co_await device.listen(directory.address());
-      listening = true;
-      listening.notify_one();
-      auto request = co_await listener.next();
-      auto peer = co_await request->accept();
-      random_numbers numbers(1);
-      while (auto message = co_await peer.recv()) {
-        co_await fill_pause(numbers);
-        co_await peer.send(std::move(message->payload));
-      }
-    });
-  });
-  listening.wait(false);
-  const std::uint64_t here_sent = on_an_executor([&]() -> task<> {
-    auto peer = co_await device.connect(directory.address());
-    random_numbers numbers(2);
+  const auto ask = [&](net::connection& peer) -> task<> {
+    std::minstd_rand numbers(2);
     for (int i = 0; i < rounds; ++i) {
-      auto question = co_await device.allocate(8 + numbers.below(3000));
+      auto question = co_await device.allocate(8 + numbers() % 3000);
       const std::size_t size = question.size();
       co_await peer.send(std::move(question));
       co_await fill_pause(numbers);
       const auto answer = co_await peer.recv_or_throw();
       EXPECT_EQ(answer.size(), size);
     }
-    co_await peer.close();
-  });
-  other.join();
+  };
+  const auto reply = [&](net::connection& peer) -> task<> {
+    std::minstd_rand numbers(1);
+    while (auto message = co_await peer.recv()) {
+      co_await fill_pause(numbers);
+      co_await peer.send(std::move(message->payload));
+    }
+  };
+  const auto [here_sent, there_sent] = exchange(device, ask, reply);
   // At most one for each message, and one for each that was taken.
   EXPECT_LE(here_sent, 2 * rounds + 10U);
   EXPECT_LE(there_sent, 2 * rounds + 10U);
@@ -380,45 +360,28 @@ TEST_P(shm_threads, lose_no_wake_up_in_a_long_exchange_of_messages) {
 // Each end waits for room in its ring from time to time, while the other may sleep.
 TEST_P(shm_threads, lose_no_wake_up_when_both_rings_fill_up) {
   constexpr int rounds = sanitized ? 100 : 500;
-  const scratch_directory directory;
-  const net::device_options small{.shm = {.ring_bytes = std::size_t{16} << 10}};
-  net::device device = net::device::open("shm", small);
-  const net::connection_options how{.receive_size = 30'000};
-  const auto send_all = [&](net::connection& peer, std::uint64_t seed) -> task<> {
-    random_numbers numbers(seed);
+  net::device device = net::device::open("shm", {.shm = {.ring_bytes = std::size_t{16} << 10}});
+  const auto send_all = [&](net::connection& peer, unsigned seed) -> task<> {
+    std::minstd_rand numbers(seed);
     for (int i = 0; i < rounds; ++i) {
-      auto message = co_await device.allocate(8 + numbers.below(29'000));
+      auto message = co_await device.allocate(8 + numbers() % 29'000);
       co_await peer.send(std::move(message));
     }
   };
-  const auto receive_all = [&](net::connection& peer, std::uint64_t seed) -> task<> {
-    random_numbers numbers(seed);
+  const auto receive_all = [&](net::connection& peer, unsigned seed) -> task<> {
+    std::minstd_rand numbers(seed);
     for (int i = 0; i < rounds; ++i) {
       const auto message = co_await peer.recv_or_throw();
-      EXPECT_EQ(message.size(), 8 + numbers.below(29'000));
+      EXPECT_EQ(message.size(), 8 + numbers() % 29'000);
     }
   };
-  const auto exchange = [&](net::connection& peer, std::uint64_t own, std::uint64_t others) -> task<> {
-    co_await when_all(send_all(peer, own), receive_all(peer, others));
-    co_await peer.close();
+  const auto here = [&](net::connection& peer) -> task<> {
+    co_await when_all(send_all(peer, 4), receive_all(peer, 3));
   };
-  std::atomic<bool> listening{false};
-  std::thread other([&] {
-    on_an_executor([&]() -> task<> {
-      auto listener = co_await device.listen(directory.address());
-      listening = true;
-      listening.notify_one();
-      auto request = co_await listener.next();
-      auto peer = co_await request->accept(how);
-      co_await exchange(peer, 3, 4);
-    });
-  });
-  listening.wait(false);
-  on_an_executor([&]() -> task<> {
-    auto peer = co_await device.connect(directory.address(), how);
-    co_await exchange(peer, 4, 3);
-  });
-  other.join();
+  const auto there = [&](net::connection& peer) -> task<> {
+    co_await when_all(send_all(peer, 3), receive_all(peer, 4));
+  };
+  exchange(device, here, there, {.receive_size = 30'000});
 }
 
 }  // namespace
