@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // fetch_add and compare_swap on a peer's memory.
-#include <future>
-
-#include "kit/other_thread.hpp"
 #include "peers.hpp"
 
 namespace weft::test {
@@ -34,8 +31,7 @@ class atomics : public peers {
   }
 
   task<net::exposure> expose_words(net::connection& at, std::size_t words, mr::usage uses = counters) {
-    auto memory = co_await zeroed(pool(), words * 8);
-    co_return co_await at.expose(std::move(memory), uses);
+    return expose_zeros(at, words * 8, uses);
   }
 };
 WEFT_ON_EVERY_TRANSPORT(atomics);
@@ -94,28 +90,21 @@ TEST_P_ATOMICS(atomics, start_in_posting_order_with_reads_writes_and_sends_and_c
   EXPECT_TRUE(std::is_sorted(completed.begin(), completed.end()));
 }
 
-TEST_P(atomics, share_the_limit_of_outstanding_reads) {
-  const auto two_at_a_time = options({.incoming_reads = 2});
-  between_atomic_peers(
-      [&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
-        const auto open = co_await expose_words(server, 1);
-        std::uint64_t done = 0;
-        const auto add = [&]() -> task<> { EXPECT_EQ(co_await client.fetch_add(open.remote(), 1), done++); };
-        for (int i = 0; i < 50; ++i) tasks.spawn(add());
-        while (done < 50) co_await yield();
-        EXPECT_EQ(word_at(open.memory().bytes(), 0), 50u);
-      },
-      options(), two_at_a_time);
+TEST_P_ATOMICS(atomics, share_the_limit_of_outstanding_reads, options(), options({.incoming_reads = 2})) {
+  const auto open = co_await expose_words(server, 1);
+  std::uint64_t done = 0;
+  const auto add = [&]() -> task<> { EXPECT_EQ(co_await client.fetch_add(open.remote(), 1), done++); };
+  for (int i = 0; i < 50; ++i) tasks.spawn(add());
+  while (done < 50) co_await yield();
+  EXPECT_EQ(word_at(open.memory().bytes(), 0), 50u);
 }
 
 TEST_P_ATOMICS(atomics, that_cannot_work_are_refused_before_they_are_posted) {
   const auto open = co_await expose_words(server, 3);
   const auto closed = co_await expose_words(server, 1, mr::usage::read_src | mr::usage::write_dst);
   const auto expect = [&](const mr::remote_slice& where, errc code) -> task<> {
-    const auto added = co_await failure_of(client.fetch_add(where, 1));
-    EXPECT_TRUE(added && added->code() == code && !added->posted()) << (added ? added->what() : "none");
-    const auto swapped = co_await failure_of(client.compare_swap(where, 0, 1));
-    EXPECT_TRUE(swapped && swapped->code() == code && !swapped->posted()) << (swapped ? swapped->what() : "none");
+    EXPECT_TRUE(refused_with(co_await failure_of(client.fetch_add(where, 1)), code));
+    EXPECT_TRUE(refused_with(co_await failure_of(client.compare_swap(where, 0, 1)), code));
   };
   co_await expect(open.remote(), errc::invalid_argument);
   co_await expect(open.remote().slice(0, 4), errc::invalid_argument);
@@ -126,17 +115,11 @@ TEST_P_ATOMICS(atomics, that_cannot_work_are_refused_before_they_are_posted) {
   EXPECT_EQ(before, 0u);
 }
 
-TEST_P(atomics, are_refused_where_the_peer_takes_no_reads) {
-  const auto none = options({.incoming_reads = 0});
-  between_atomic_peers(
-      [&](net::connection& client, net::connection& server, scope&) -> task<> {
-        const auto open = co_await expose_words(server, 1);
-        const auto failure = co_await failure_of(client.fetch_add(open.remote(), 1));
-        EXPECT_TRUE(failure && failure->code() == errc::not_supported && !failure->posted());
-        const std::string words = failure ? failure->what() : "";
-        EXPECT_NE(words.find("fetch_add 8 bytes"), std::string::npos) << words;
-      },
-      options(), none);
+TEST_P_ATOMICS(atomics, are_refused_where_the_peer_takes_no_reads, options(), options({.incoming_reads = 0})) {
+  const auto open = co_await expose_words(server, 1);
+  const auto failure = co_await failure_of(client.fetch_add(open.remote(), 1));
+  EXPECT_TRUE(failed_with(failure, errc::not_supported, "fetch_add 8 bytes"));
+  EXPECT_FALSE(failure && failure->posted());
 }
 
 TEST_P(atomics, are_refused_by_the_peer_whatever_we_believe) {
@@ -171,31 +154,24 @@ TEST_P_ATOMICS(atomics, stopped_return_at_once_and_leave_the_connection_alone) {
   const auto open = co_await expose_words(server, 1);
   attempt adding(tasks, client.fetch_add(open.remote(), 1));
   co_await yield();
-  adding.stop();
-  co_await adding.end();
-  EXPECT_EQ(adding.code(), errc::canceled);
+  EXPECT_EQ(co_await code_once_stopped(adding), errc::canceled);
   EXPECT_TRUE(adding.posted());
   const auto after = co_await client.fetch_add(open.remote(), 1);
   EXPECT_EQ(after, 1u);  // the stopped one took effect, once
 }
 
-TEST_P(atomics, stopped_while_they_wait_for_a_slot_have_not_happened) {
-  const auto narrow = options({.send_depth = 1});
-  between_atomic_peers(
-      [&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
-        const auto open = co_await expose_words(server, 1);
-        attempt first(tasks, client.fetch_add(open.remote(), 1));
-        attempt second(tasks, client.fetch_add(open.remote(), 10));
-        attempt third(tasks, client.fetch_add(open.remote(), 100));
-        co_await yield();
-        second.stop();
-        co_await second.end();
-        EXPECT_TRUE(second.code() == errc::canceled && !second.posted());
-        co_await third.end();
-        EXPECT_TRUE(first.succeeded() && third.succeeded());
-        EXPECT_EQ(word_at(open.memory().bytes(), 0), 101u);
-      },
-      narrow);
+TEST_P_ATOMICS(atomics, stopped_while_they_wait_for_a_slot_have_not_happened, options({.send_depth = 1})) {
+  const auto open = co_await expose_words(server, 1);
+  attempt first(tasks, client.fetch_add(open.remote(), 1));
+  attempt second(tasks, client.fetch_add(open.remote(), 10));
+  attempt third(tasks, client.fetch_add(open.remote(), 100));
+  co_await yield();
+  second.stop();
+  co_await second.end();
+  EXPECT_TRUE(second.code() == errc::canceled && !second.posted());
+  co_await third.end();
+  EXPECT_TRUE(first.succeeded() && third.succeeded());
+  EXPECT_EQ(word_at(open.memory().bytes(), 0), 101u);
 }
 
 TEST_P_ATOMICS(atomics, an_operation_that_was_never_awaited_does_nothing) {

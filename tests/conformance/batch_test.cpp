@@ -7,13 +7,7 @@
 namespace weft::test {
 namespace {
 
-class batches : public peers {
- protected:
-  task<net::exposure> expose_zeros(net::connection& at, std::size_t bytes) {
-    auto memory = co_await zeroed(pool(), bytes);
-    co_return co_await at.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src | mr::usage::atomic_dst);
-  }
-};
+class batches : public peers {};
 WEFT_ON_EVERY_TRANSPORT(batches);
 
 TEST_P_WINDOWS(batches, end_when_all_of_their_members_have) {
@@ -26,8 +20,7 @@ TEST_P_WINDOWS(batches, end_when_all_of_their_members_have) {
   attempt all(tasks, client.batch(members));
   const auto message = co_await server.recv_or_throw();
   EXPECT_TRUE(holds(message.bytes(), 2) && holds(there.memory().bytes(), 1));
-  co_await all.end();
-  EXPECT_TRUE(all.succeeded()) << all.words();
+  EXPECT_TRUE(co_await succeeds(all));
   EXPECT_TRUE(holds(copy.bytes(), 1));
   EXPECT_FALSE(source.in_use() || copy.in_use() || note.in_use());
   for (const net::transfer& each : members) EXPECT_FALSE(each.failure());
@@ -80,7 +73,7 @@ TEST_P_WINDOWS(batches, with_a_member_that_is_refused_do_nothing) {
   const auto failure = co_await failure_of(client.batch(members));
   EXPECT_TRUE(failure && failure->code() == errc::invalid_argument && !failure->posted());
   for (const net::transfer& each : members) {
-    EXPECT_TRUE(each.failure() && each.failure()->code() == errc::invalid_argument && !each.failure()->posted());
+    EXPECT_TRUE(refused_with(each.failure(), errc::invalid_argument));
   }
   EXPECT_FALSE(source.in_use());
   co_await client.flush(there.remote());
@@ -99,8 +92,7 @@ TEST_P_WINDOWS(batches, of_operations_that_have_been_awaited_or_are_another_conn
   const auto there = co_await expose_zeros(server, 8);
   const auto here = co_await expose_zeros(client, 8);
   std::array foreign{client.flush(there.remote()), server.flush(here.remote())};
-  const auto mixed = co_await failure_of(client.batch(foreign));
-  EXPECT_TRUE(mixed && mixed->code() == errc::invalid_argument && !mixed->posted());
+  EXPECT_TRUE(refused_with(co_await failure_of(client.batch(foreign)), errc::invalid_argument));
   std::array once{client.flush(there.remote()), client.flush(there.remote())};
   co_await client.batch(once);
   EXPECT_EQ(co_await code_of(client.batch(once)), errc::invalid_argument);
@@ -112,14 +104,9 @@ TEST_P_WINDOWS(batches, that_are_over_are_not_touched_by_members_that_are_awaite
   co_await client.batch(done);
   std::array refused{client.flush(there.remote()), client.flush(there.remote().slice(0, 0))};
   EXPECT_EQ(co_await code_of(client.batch(refused)), errc::invalid_argument);
+  const auto await_again = [](net::transfer* const one) -> task<> { co_await *one; };
   for (net::transfer* const member : {&done[0], &refused[0]}) {
-    std::error_code code;
-    try {
-      co_await *member;
-    } catch (const error& failure) {
-      code = failure.code();
-    }
-    EXPECT_EQ(code, errc::invalid_argument);
+    EXPECT_EQ(co_await code_of(await_again(member)), errc::invalid_argument);
   }
   EXPECT_EQ(co_await code_of(std::move(done[1])), errc::invalid_argument);
   co_await client.flush(there.remote());
@@ -138,8 +125,7 @@ TEST_P_BETWEEN(batches, refuse_a_member_that_is_awaited_alone_before_their_task_
   attempt alone(tasks, member());
   static_cast<void>(co_await server.recv_or_throw());
   co_await together.end();
-  co_await alone.end();
-  EXPECT_EQ(alone.code(), errc::invalid_argument);
+  EXPECT_EQ(co_await code_of(alone), errc::invalid_argument);
   EXPECT_TRUE(together.succeeded()) << together.words();
   { const net::connection closed = std::move(client); }
   EXPECT_FALSE(co_await server.recv()) << "it was sent twice";
@@ -184,9 +170,7 @@ TEST_P_WINDOWS(batches, stopped_return_at_once_if_their_memory_is_the_pools) {
                      client.write(std::move(given), there.remote().slice(0, 100))};
   attempt all(tasks, client.batch(members));
   co_await yield();
-  all.stop();
-  co_await all.end();
-  EXPECT_EQ(all.code(), errc::canceled);
+  EXPECT_EQ(co_await code_once_stopped(all), errc::canceled);
   EXPECT_TRUE(all.posted());
   EXPECT_TRUE(source.in_use());
   co_await client.flush(there.remote());  // the connection is unharmed, and all of it took effect
@@ -202,30 +186,24 @@ TEST_P_BETWEEN(batches, stopped_while_they_wait_for_credits_send_nothing_more, o
   attempt all(tasks, client.batch(members));
   attempt behind(tasks, client.send(other));
   co_await settle();
-  all.stop();
-  co_await all.end();
-  EXPECT_EQ(all.code(), errc::canceled);
+  EXPECT_EQ(co_await code_once_stopped(all), errc::canceled);
   EXPECT_FALSE(members[0].failure());
   for (std::size_t i : {1u, 2u}) EXPECT_TRUE(members[i].failure() && !members[i].failure()->posted());
   EXPECT_FALSE(note.in_use());
   EXPECT_EQ((co_await server.recv_or_throw()).size(), 5u);
   EXPECT_EQ((co_await server.recv_or_throw()).size(), 6u);
-  co_await behind.end();
-  EXPECT_TRUE(behind.succeeded());
+  EXPECT_TRUE(co_await succeeds(behind));
 }
 
 TEST_P_WINDOWS(batches, stopped_with_borrowed_memory_end_the_connection_and_only_then_return) {
-  const mr::registration_options purpose{.usage = mr::usage::write_src};
-  auto region = co_await device().domain().register_memory(std::vector<std::byte>(long_transfer), purpose);
+  auto region = co_await register_zeros(long_transfer, {.usage = mr::usage::write_src});
   const auto there = co_await expose_zeros(server, long_transfer);
   auto source = co_await filled(pool(), 8, 1);
   std::array members{client.write(source, there.remote().slice(0, 8)), client.write(region.slice(), there.remote()),
                      client.flush(there.remote())};
   attempt all(tasks, client.batch(members));
   co_await yield();
-  all.stop();
-  co_await all.end();
-  EXPECT_EQ(all.code(), errc::canceled);
+  EXPECT_EQ(co_await code_once_stopped(all), errc::canceled);
   EXPECT_TRUE(members[1].failure() && members[1].failure()->posted());
   co_await region.release();  // not busy: nobody uses it any more
   EXPECT_EQ(co_await code_of(client.recv()), errc::closed);
@@ -240,8 +218,7 @@ TEST_P_BETWEEN(batches, stopped_before_they_begin_post_nothing) {
     stopped.request_stop();
     const detail::stop_shield shield(self);
     self.set_stop_token(stopped.get_token());
-    const auto failure = co_await failure_of(client.batch(members));
-    EXPECT_TRUE(failure && failure->code() == errc::canceled && !failure->posted());
+    EXPECT_TRUE(refused_with(co_await failure_of(client.batch(members)), errc::canceled));
   };
   attempt trying(tasks, stopped_before());
   co_await trying.end();
@@ -250,17 +227,12 @@ TEST_P_BETWEEN(batches, stopped_before_they_begin_post_nothing) {
 }
 
 std::error_code code_of_value(const net::transfer& one) {
-  try {
-    static_cast<void>(one.value());
-  } catch (const error& why) {
-    return why.code();
-  }
-  return {};
+  return code_thrown_by([&] { return one.value(); });
 }
 
 TEST_P_BETWEEN(batches, of_atomics_yield_the_value_of_each) {
   if (!client.capabilities().atomics) co_return;
-  const auto there = co_await expose_zeros(server, 16);
+  const auto there = co_await expose_zeros(server, 16, open_wide | mr::usage::atomic_dst);
   const auto word = there.remote().slice(8, 8);
   std::array<net::transfer, 4> members{client.fetch_add(word, 5), client.compare_swap(word, 5, 9),
                                        client.compare_swap(word, 5, 1), client.fetch_add(word, 1)};
@@ -275,7 +247,7 @@ TEST_P_BETWEEN(batches, of_atomics_yield_the_value_of_each) {
 
 TEST_P_BETWEEN(batches, may_mix_atomics_with_other_operations) {
   if (!client.capabilities().atomics) co_return;
-  const auto there = co_await expose_zeros(server, 16);
+  const auto there = co_await expose_zeros(server, 16, open_wide | mr::usage::atomic_dst);
   const auto word = there.remote().slice(8, 8);
   auto source = co_await filled(pool(), 8, 1);
   auto copy = co_await zeroed(pool(), 8);
@@ -293,7 +265,7 @@ TEST_P_BETWEEN(batches, may_mix_atomics_with_other_operations) {
 
 TEST_P_BETWEEN(batches, of_atomics_that_are_refused_or_stopped_have_no_value) {
   if (!client.capabilities().atomics) co_return;
-  const auto there = co_await expose_zeros(server, 16);
+  const auto there = co_await expose_zeros(server, 16, open_wide | mr::usage::atomic_dst);
   const auto word = there.remote().slice(8, 8);
   std::array<net::transfer, 2> refused{client.fetch_add(word, 1), client.fetch_add(there.remote().slice(4, 8), 1)};
   EXPECT_EQ(co_await code_of(client.batch(refused)), errc::misaligned);
@@ -341,8 +313,7 @@ TEST_P_WINDOWS(batches, end_with_their_connection) {
   attempt all(tasks, client.batch(members));
   co_await yield();
   client.abort();
-  co_await all.end();
-  EXPECT_EQ(all.code(), errc::closed);
+  EXPECT_EQ(co_await code_of(all), errc::closed);
   for (const net::transfer& each : members) EXPECT_TRUE(each.failure() && each.failure()->posted());
 }
 

@@ -8,13 +8,7 @@
 namespace weft::test {
 namespace {
 
-class cancellation : public peers {
- protected:
-  task<net::exposure> expose_zeros(net::connection& at, std::size_t bytes) {
-    auto memory = co_await zeroed(pool(), bytes);
-    co_return co_await at.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src);
-  }
-};
+class cancellation : public peers {};
 WEFT_ON_EVERY_TRANSPORT(cancellation);
 
 TEST_P_BETWEEN(cancellation, a_stopped_recv_leaves_the_message_to_the_next_one) {
@@ -26,8 +20,7 @@ TEST_P_BETWEEN(cancellation, a_stopped_recv_leaves_the_message_to_the_next_one) 
     for (unsigned turns = 0; turns < i % 7; ++turns) co_await yield();
     if (!receiving.ended()) receiving.stop();
     co_await receiving.end();
-    co_await sending.end();
-    EXPECT_TRUE(sending.succeeded());
+    EXPECT_TRUE(co_await succeeds(sending));
     if (receiving.succeeded()) continue;  // the message was first
     EXPECT_EQ(receiving.code(), errc::canceled);
     EXPECT_TRUE(holds((co_await server.recv_or_throw()).bytes(), i)) << i;
@@ -60,16 +53,13 @@ TEST_P_BETWEEN(cancellation, a_stopped_send_that_waited_for_credits_has_sent_not
   attempt behind(tasks, client.send(third));
   co_await settle();
   EXPECT_TRUE(second.in_use());
-  waiting.stop();
-  co_await waiting.end();
-  EXPECT_EQ(waiting.code(), errc::canceled);
+  EXPECT_EQ(co_await code_once_stopped(waiting), errc::canceled);
   EXPECT_FALSE(waiting.posted());
   EXPECT_FALSE(second.in_use());
 
   EXPECT_EQ((co_await server.recv_or_throw()).size(), 1u);
   EXPECT_EQ((co_await server.recv_or_throw()).size(), 3u);
-  co_await behind.end();
-  EXPECT_TRUE(behind.succeeded());
+  EXPECT_TRUE(co_await succeeds(behind));
 }
 
 TEST_P_BETWEEN(cancellation, a_stop_before_the_operation_begins_posts_nothing) {
@@ -86,8 +76,7 @@ TEST_P_BETWEEN(cancellation, a_stop_before_the_operation_begins_posts_nothing) {
     EXPECT_TRUE(failed_with(failure, errc::canceled));
   };
   attempt trying(tasks, stopped_before());
-  co_await trying.end();
-  EXPECT_TRUE(trying.succeeded()) << trying.words();
+  EXPECT_TRUE(co_await succeeds(trying));
 }
 
 TEST_P_WINDOWS(cancellation, a_stopped_write_of_pool_memory_returns_at_once_and_keeps_the_memory_until_it_is_done) {
@@ -95,9 +84,7 @@ TEST_P_WINDOWS(cancellation, a_stopped_write_of_pool_memory_returns_at_once_and_
   auto source = co_await filled(pool(), long_transfer, 1);
   attempt writing(tasks, client.write(source, there.remote()));
   co_await yield();
-  writing.stop();
-  co_await writing.end();
-  EXPECT_EQ(writing.code(), errc::canceled);
+  EXPECT_EQ(co_await code_once_stopped(writing), errc::canceled);
   EXPECT_TRUE(writing.posted());
   EXPECT_TRUE(source.in_use());
   EXPECT_EQ(co_await code_of(client.read(source, there.remote())), errc::buffer_in_use);
@@ -111,9 +98,7 @@ TEST_P_WINDOWS(cancellation, a_stopped_read_into_pool_memory_returns_at_once_and
   auto sink = co_await zeroed(pool(), long_transfer);
   attempt reading(tasks, client.read(sink, there.remote()));
   co_await yield();
-  reading.stop();
-  co_await reading.end();
-  EXPECT_EQ(reading.code(), errc::canceled);
+  EXPECT_EQ(co_await code_once_stopped(reading), errc::canceled);
   EXPECT_TRUE(reading.posted());
   EXPECT_TRUE(sink.in_use());
   co_await client.flush(there.remote());
@@ -127,9 +112,7 @@ TEST_P_WINDOWS(cancellation, a_stopped_read_of_prepared_memory_keeps_the_pool_me
   auto sink = co_await zeroed(pool(), long_transfer);
   attempt reading(tasks, prepared.read(sink));
   co_await yield();
-  reading.stop();
-  co_await reading.end();
-  EXPECT_EQ(reading.code(), errc::canceled);
+  EXPECT_EQ(co_await code_once_stopped(reading), errc::canceled);
   EXPECT_TRUE(reading.posted() && sink.in_use());
   co_await client.flush(there.remote());
   EXPECT_FALSE(sink.in_use());
@@ -141,9 +124,7 @@ TEST_P_BETWEEN(cancellation, a_stopped_send_of_pool_memory_may_still_arrive, opt
   auto payload = co_await filled(pool(), long_transfer, 3);
   attempt sending(tasks, client.send(payload));
   co_await yield();
-  sending.stop();
-  co_await sending.end();
-  EXPECT_EQ(sending.code(), errc::canceled);
+  EXPECT_EQ(co_await code_once_stopped(sending), errc::canceled);
   EXPECT_TRUE(sending.posted());
   EXPECT_TRUE(payload.in_use());
   const auto message = co_await server.recv_or_throw();
@@ -181,16 +162,13 @@ TEST_P_WINDOWS(cancellation, a_buffer_given_to_a_stopped_write_returns_to_the_po
 }
 
 TEST_P_WINDOWS(cancellation, stopping_a_write_of_borrowed_memory_ends_the_connection_and_only_then_returns) {
-  const mr::registration_options purpose{.usage = mr::usage::write_src};
-  auto region = co_await device().domain().register_memory(std::vector<std::byte>(long_transfer), purpose);
+  auto region = co_await register_zeros(long_transfer, {.usage = mr::usage::write_src});
   const auto there = co_await expose_zeros(server, long_transfer);
   attempt writing(tasks, client.write(region.slice(), there.remote()));
   co_await yield();
   const auto busy = co_await code_of(region.release());
   EXPECT_EQ(busy, errc::busy);
-  writing.stop();
-  co_await writing.end();
-  EXPECT_EQ(writing.code(), errc::canceled);
+  EXPECT_EQ(co_await code_once_stopped(writing), errc::canceled);
   EXPECT_TRUE(writing.posted());
   co_await region.release();  // not busy: nobody uses it any more
   EXPECT_EQ(co_await code_of(client.recv()), errc::closed);
@@ -198,8 +176,7 @@ TEST_P_WINDOWS(cancellation, stopping_a_write_of_borrowed_memory_ends_the_connec
 }
 
 TEST_P_WINDOWS(cancellation, an_operation_that_is_stopped_says_so_though_another_task_has_awaited_it_as_well) {
-  const mr::registration_options purpose{.usage = mr::usage::write_src};
-  auto region = co_await device().domain().register_memory(std::vector<std::byte>(long_transfer), purpose);
+  auto region = co_await register_zeros(long_transfer, {.usage = mr::usage::write_src});
   const auto there = co_await expose_zeros(server, long_transfer);
   auto operation = client.write(region.slice(), there.remote());
   const auto await_it = [&]() -> task<> {
@@ -211,8 +188,7 @@ TEST_P_WINDOWS(cancellation, an_operation_that_is_stopped_says_so_though_another
   writing.stop();
   const auto another = co_await code_of(await_it());
   EXPECT_TRUE(another == errc::busy || another == errc::invalid_argument) << another;  // it may have ended by then
-  co_await writing.end();
-  EXPECT_EQ(writing.code(), errc::canceled);
+  EXPECT_EQ(co_await code_of(writing), errc::canceled);
   co_await region.release();
 }
 
@@ -220,9 +196,8 @@ TEST_P(cancellation, stopping_an_operation_on_a_scatter_list_holds_every_part_un
   if (!has_windows()) GTEST_SKIP() << no_windows;
   for (const bool reads : {false, true}) {
     between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
-      const mr::registration_options purpose{.usage = mr::usage::write_src | mr::usage::read_dst};
-      auto one = co_await device().domain().register_memory(std::vector<std::byte>(long_transfer / 2), purpose);
-      auto other = co_await device().domain().register_memory(std::vector<std::byte>(long_transfer / 2), purpose);
+      auto one = co_await register_zeros(long_transfer / 2, {.usage = mr::usage::write_src | mr::usage::read_dst});
+      auto other = co_await register_zeros(long_transfer / 2, {.usage = mr::usage::write_src | mr::usage::read_dst});
       const std::array<mr::slice, 2> parts = {one.slice(), other.slice()};
       const auto there = co_await expose_zeros(server, long_transfer);
       auto operation = reads ? client.read(std::span<const mr::slice>(parts), there.remote())
@@ -243,14 +218,11 @@ TEST_P(cancellation, stopping_an_operation_on_a_scatter_list_holds_every_part_un
 }
 
 TEST_P_WINDOWS(cancellation, stopping_a_read_into_borrowed_memory_ends_the_connection_and_only_then_returns) {
-  const mr::registration_options purpose{.usage = mr::usage::read_dst};
-  auto region = co_await device().domain().register_memory(std::vector<std::byte>(long_transfer), purpose);
+  auto region = co_await register_zeros(long_transfer, {.usage = mr::usage::read_dst});
   const auto there = co_await expose_zeros(server, long_transfer);
   attempt reading(tasks, client.read(region.slice(), there.remote()));
   co_await yield();
-  reading.stop();
-  co_await reading.end();
-  EXPECT_EQ(reading.code(), errc::canceled);
+  EXPECT_EQ(co_await code_once_stopped(reading), errc::canceled);
   co_await region.release();
   EXPECT_EQ(co_await code_of(server.recv()), errc::peer_vanished);
 }
@@ -258,44 +230,36 @@ TEST_P_WINDOWS(cancellation, stopping_a_read_into_borrowed_memory_ends_the_conne
 constexpr const char* no_everything = "this device takes memory that is registered";
 
 // In both, the memory goes with the frame, where the sanitizer sees who still writes.
-TEST_P(cancellation, stopping_a_read_by_everything_leaves_the_memory_to_its_frame_once_it_returns) {
-  if (!has_windows() || !device().domain().capabilities().everything) GTEST_SKIP() << no_everything;
-  between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
-    auto all = co_await device().domain().register_memory(mr::everything(), {.usage = mr::usage::read_dst});
-    const auto there = co_await expose_zeros(server, long_transfer);
-    const auto read_into_frame = [&]() -> task<> {
-      std::vector<std::byte> place(long_transfer);
-      co_await client.read(all.slice(place), there.remote());
-    };
-    attempt reading(tasks, read_into_frame());
-    co_await yield();
-    const auto busy = co_await code_of(all.release());
-    EXPECT_EQ(busy, errc::busy);
-    reading.stop();
-    co_await reading.end();
-    EXPECT_EQ(reading.code(), errc::canceled);
-    co_await all.release();
-    EXPECT_EQ(co_await code_of(server.recv()), errc::peer_vanished);
-  });
+TEST_P_WHERE(cancellation, stopping_a_read_by_everything_leaves_the_memory_to_its_frame_once_it_returns,
+             has_windows() && device().domain().capabilities().everything, no_everything) {
+  auto all = co_await device().domain().register_memory(mr::everything(), {.usage = mr::usage::read_dst});
+  const auto there = co_await expose_zeros(server, long_transfer);
+  const auto read_into_frame = [&]() -> task<> {
+    std::vector<std::byte> place(long_transfer);
+    co_await client.read(all.slice(place), there.remote());
+  };
+  attempt reading(tasks, read_into_frame());
+  co_await yield();
+  const auto busy = co_await code_of(all.release());
+  EXPECT_EQ(busy, errc::busy);
+  EXPECT_EQ(co_await code_once_stopped(reading), errc::canceled);
+  co_await all.release();
+  EXPECT_EQ(co_await code_of(server.recv()), errc::peer_vanished);
 }
 
-TEST_P(cancellation, stopping_a_recv_by_everything_leaves_the_memory_to_its_frame_and_the_message_to_the_next_one) {
-  if (!device().domain().capabilities().everything) GTEST_SKIP() << no_everything;
-  between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
-    auto all = co_await device().domain().register_memory(mr::everything(), {.usage = mr::usage::recv});
-    const auto receive_into_frame = [&]() -> task<> {
-      std::vector<std::byte> place(1000);
-      static_cast<void>(co_await server.recv_into(all.slice(place)));
-    };
-    attempt receiving(tasks, receive_into_frame());
-    co_await settle();
-    receiving.stop();
-    co_await receiving.end();
-    EXPECT_EQ(receiving.code(), errc::canceled);
-    co_await all.release();
-    co_await client.send(co_await filled(pool(), 1000, 1));
-    EXPECT_TRUE(holds((co_await server.recv_or_throw()).bytes(), 1));
-  });
+TEST_P_WHERE(cancellation, stopping_a_recv_by_everything_leaves_the_memory_to_its_frame_and_the_message_to_the_next_one,
+             device().domain().capabilities().everything, no_everything) {
+  auto all = co_await device().domain().register_memory(mr::everything(), {.usage = mr::usage::recv});
+  const auto receive_into_frame = [&]() -> task<> {
+    std::vector<std::byte> place(1000);
+    static_cast<void>(co_await server.recv_into(all.slice(place)));
+  };
+  attempt receiving(tasks, receive_into_frame());
+  co_await settle();
+  EXPECT_EQ(co_await code_once_stopped(receiving), errc::canceled);
+  co_await all.release();
+  co_await client.send(co_await filled(pool(), 1000, 1));
+  EXPECT_TRUE(holds((co_await server.recv_or_throw()).bytes(), 1));
 }
 
 TEST_P_BETWEEN(cancellation, stopping_a_send_of_borrowed_memory_that_still_waits_leaves_the_connection_alone, options(),
@@ -304,9 +268,7 @@ TEST_P_BETWEEN(cancellation, stopping_a_send_of_borrowed_memory_that_still_waits
   co_await client.send(payload);
   attempt waiting(tasks, client.send(payload.slice()));
   co_await settle();
-  waiting.stop();
-  co_await waiting.end();
-  EXPECT_EQ(waiting.code(), errc::canceled);
+  EXPECT_EQ(co_await code_once_stopped(waiting), errc::canceled);
   EXPECT_FALSE(waiting.posted());
   static_cast<void>(co_await server.recv_or_throw());
   co_await client.send(payload);
@@ -315,30 +277,24 @@ TEST_P_BETWEEN(cancellation, stopping_a_send_of_borrowed_memory_that_still_waits
 
 TEST_P_BETWEEN(cancellation, a_region_of_sends_that_wait_for_the_peer_is_busy_until_they_have_ended, options(),
                options({.receive_depth = 1})) {
-  const mr::registration_options purpose{.usage = mr::usage::send};
-  auto region = co_await device().domain().register_memory(std::vector<std::byte>(64), purpose);
+  auto region = co_await register_zeros(64, {.usage = mr::usage::send});
   co_await client.send(co_await filled(pool(), 5, 1));
   const std::array<mr::slice, 2> parts{region.slice(0, 5), region.slice(40, 24)};
   attempt whole(tasks, client.send(region.slice()));
   attempt in_parts(tasks, client.send(parts));
   co_await settle();
   EXPECT_EQ(co_await code_of(region.release()), errc::busy);
-  whole.stop();
-  co_await whole.end();
-  EXPECT_EQ(whole.code(), errc::canceled);
+  EXPECT_EQ(co_await code_once_stopped(whole), errc::canceled);
   EXPECT_EQ(co_await code_of(region.release()), errc::busy);
   static_cast<void>(co_await server.recv_or_throw());
   EXPECT_EQ((co_await server.recv_or_throw()).size(), 29u);
-  co_await in_parts.end();
-  EXPECT_TRUE(in_parts.succeeded());
+  EXPECT_TRUE(co_await succeeds(in_parts));
   co_await region.release();
 }
 
 TEST_P_BETWEEN(cancellation, an_operation_that_runs_out_of_time_says_so) {
   EXPECT_EQ(co_await code_of(with_timeout(1ms, server.recv())), errc::timed_out);
-  auto payload = co_await filled(pool(), 5, 1);
-  co_await client.send(payload);
-  EXPECT_TRUE(holds((co_await server.recv_or_throw()).bytes(), 1));
+  co_await expect_delivery(client, server);
 }
 
 TEST_P_BETWEEN(cancellation, the_stop_of_a_scope_ends_everything_in_it) {

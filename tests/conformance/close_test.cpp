@@ -18,8 +18,7 @@ TEST_P_BETWEEN(closing, in_order_is_seen_as_the_end_of_messages) {
   EXPECT_EQ(co_await code_of(server.recv_or_throw()), errc::peer_closed);
   auto payload = co_await filled(pool(), 1, 1);
   EXPECT_EQ(co_await code_of(server.send(payload)), errc::peer_closed);
-  co_await closing_it.end();
-  EXPECT_TRUE(closing_it.succeeded());
+  EXPECT_TRUE(co_await succeeds(closing_it));
   co_await server.close();
   co_await server.close();  // once more is no harm
 }
@@ -51,9 +50,7 @@ TEST_P_BETWEEN(closing, is_told_to_who_waits_for_the_end_of_either_side) {
   attempt stopped(tasks, wait(server));
   attempt at_client(tasks, wait(client));
   co_await settle();
-  stopped.stop();
-  co_await stopped.end();
-  EXPECT_EQ(stopped.code(), errc::canceled);
+  EXPECT_EQ(co_await code_once_stopped(stopped), errc::canceled);
   EXPECT_TRUE(client.is_open() && server.is_open());
   co_await client.send_bytes("before");
   { const net::connection dropped = std::move(client); }
@@ -73,21 +70,19 @@ TEST_P_BETWEEN(closing, a_connection_that_an_abort_has_ended_is_not_open) {
   };
   attempt at_server(tasks, wait());
   client.abort();
-  co_await at_server.end();
-  EXPECT_EQ(at_server.code(), errc::peer_vanished) << at_server.words();
+  EXPECT_EQ(co_await code_of(at_server), errc::peer_vanished) << at_server.words();
   EXPECT_NE(at_server.words().find(server.peer()), std::string::npos) << at_server.words();
   EXPECT_FALSE(server.is_open() || client.is_open());
 }
 
 // Nothing of the connection is there any more when the memory comes.
 TEST_P(closing, is_outlived_by_tasks_that_wait_for_memory_to_send_bytes_and_by_those_that_are_destroyed) {
-  constexpr std::size_t mib = std::size_t{1} << 20;
-  open_device({.max_bytes = 4 * mib, .arena_bytes = mib});
+  open_device(tight);
   const auto waiting = [&] { return pool().statistics().send.waiting; };
   const auto script = [&]() -> task<> {
     connected ends = co_await connect_pair(options(), options());
-    std::optional<mr::buffer> half(co_await pool().allocate(mib));
-    std::optional<mr::buffer> rest(co_await pool().allocate(mib));
+    std::optional<mr::buffer> half(co_await pool().allocate(tight.arena_bytes));
+    std::optional<mr::buffer> rest(co_await pool().allocate(tight.arena_bytes));
     {
       const auto send = [&]() -> sim::loose_task { co_await ends.client.send_bytes("destroyed"); };
       const auto listen = [&]() -> sim::loose_task { static_cast<void>(co_await ends.client.ended()); };
@@ -111,8 +106,7 @@ TEST_P(closing, is_outlived_by_tasks_that_wait_for_memory_to_send_bytes_and_by_t
       co_await settle();
       EXPECT_FALSE(sending.ended());
       rest.reset();
-      co_await sending.end();
-      EXPECT_EQ(sending.code(), errc::closed) << sending.words();
+      EXPECT_EQ(co_await code_of(sending), errc::closed) << sending.words();
     };
     co_await with_scope(on_failure::stop_siblings, body);
   };
@@ -166,11 +160,8 @@ TEST_P(closing, goes_on_when_the_last_operation_that_waits_for_credits_is_stoppe
           attempt closing_it(tasks, client.close());
           co_await settle();
           EXPECT_FALSE(waiting->ended());
-          waiting->stop();
-          co_await waiting->end();
-          EXPECT_EQ(waiting->code(), errc::canceled);
-          co_await closing_it.end();
-          EXPECT_TRUE(closing_it.succeeded());
+          EXPECT_EQ(co_await code_once_stopped(*waiting), errc::canceled);
+          EXPECT_TRUE(co_await succeeds(closing_it));
           const auto message = co_await server.recv();
           EXPECT_TRUE(message && holds(message->bytes(), 1));
           EXPECT_FALSE(co_await server.recv());
@@ -205,8 +196,7 @@ TEST_P(closing, in_the_background_goes_on_when_the_task_of_the_last_operation_th
 
 TEST_P_WINDOWS(closing, finishes_a_large_write_first) {
   constexpr std::size_t bytes = std::size_t{8} << 20;
-  auto memory = co_await zeroed(pool(), bytes);
-  const auto there = co_await server.expose(std::move(memory), mr::usage::write_dst);
+  const auto there = co_await expose_zeros(server, bytes, mr::usage::write_dst);
   auto source = co_await filled(pool(), bytes, 1);
   attempt writing(tasks, client.write(source, there.remote()));
   co_await yield();
@@ -220,9 +210,8 @@ TEST_P_WINDOWS(closing, finishes_a_large_write_first) {
 TEST_P_BETWEEN(closing, may_be_begun_on_both_sides_at_once) {
   attempt a(tasks, client.close());
   attempt b(tasks, server.close());
-  co_await a.end();
-  co_await b.end();
-  EXPECT_TRUE(a.succeeded() && b.succeeded());
+  EXPECT_TRUE(co_await succeeds(a));
+  EXPECT_TRUE(co_await succeeds(b));
 }
 
 TEST_P(closing, on_both_sides_while_the_sends_of_both_wait_for_credits_needs_no_time_limit) {
@@ -240,9 +229,8 @@ TEST_P(closing, on_both_sides_while_the_sends_of_both_wait_for_credits_needs_no_
           co_await settle();  // nobody receives
           attempt closing_a(tasks, client.close());
           attempt closing_b(tasks, server.close());
-          co_await closing_a.end();
-          co_await closing_b.end();
-          EXPECT_TRUE(closing_a.succeeded() && closing_b.succeeded());
+          EXPECT_TRUE(co_await succeeds(closing_a));
+          EXPECT_TRUE(co_await succeeds(closing_b));
           for (attempt& send : sends) co_await send.end();
         },
         shallow, shallow);
@@ -254,8 +242,7 @@ TEST_P_BETWEEN(closing, ends_waiting_receives_and_refuses_what_comes_after) {
   attempt receiving(tasks, client.recv());
   co_await settle();
   attempt closing_it(tasks, client.close());
-  co_await receiving.end();
-  EXPECT_EQ(receiving.code(), errc::closed);
+  EXPECT_EQ(co_await code_of(receiving), errc::closed);
   EXPECT_EQ(co_await code_of(client.send(payload)), errc::closed);
   EXPECT_EQ(co_await code_of(client.recv()), errc::closed);
   EXPECT_EQ(co_await code_of(client.expose(std::move(payload), mr::usage::read_src)), errc::closed);
@@ -269,8 +256,7 @@ TEST_P_BETWEEN(closing, ends_the_peers_sends_that_wait_for_credits, options(), o
   attempt waiting(tasks, client.send(payload));
   co_await settle();
   attempt closing_it(tasks, server.close());
-  co_await waiting.end();
-  EXPECT_EQ(waiting.code(), errc::peer_closed);
+  EXPECT_EQ(co_await code_of(waiting), errc::peer_closed);
   EXPECT_FALSE(waiting.posted());
   co_await closing_it.end();
 }
@@ -303,18 +289,16 @@ TEST_P_BETWEEN(closing, a_dead_peer_is_not_taken_for_a_closed_one) {
   attempt receiving(tasks, server.recv());
   co_await settle();
   client.abort();
-  co_await receiving.end();
-  EXPECT_EQ(receiving.code(), errc::peer_vanished) << receiving.words();
+  EXPECT_EQ(co_await code_of(receiving), errc::peer_vanished) << receiving.words();
   EXPECT_EQ(co_await code_of(server.recv()), errc::peer_vanished);
   auto payload = co_await filled(pool(), 1, 1);
-  const auto sent = co_await failure_of(server.send(payload));
-  EXPECT_TRUE(sent && sent->code() == errc::peer_vanished && !sent->posted());
+  EXPECT_TRUE(refused_with(co_await failure_of(server.send(payload)), errc::peer_vanished));
   co_await server.close();
 }
 
 TEST_P_WINDOWS(closing, messages_of_a_peer_that_died_afterwards_are_still_to_be_had) {
   for (unsigned i = 0; i < 3; ++i) co_await client.send(co_await filled(pool(), 10, i));
-  const auto at_server = co_await server.expose(co_await zeroed(pool(), 1), mr::usage::read_src);
+  const auto at_server = co_await expose_zeros(server, 1, mr::usage::read_src);
   co_await client.flush(at_server.remote());  // they are there
   client.abort();
   for (unsigned i = 0; i < 3; ++i) {
@@ -342,13 +326,12 @@ TEST_P_BETWEEN(closing, an_abort_ends_every_operation_of_this_end, options(), op
 
 TEST_P_WINDOWS(closing, an_abort_lets_go_of_memory_that_was_on_its_way) {
   constexpr std::size_t bytes = std::size_t{8} << 20;
-  const auto there = co_await server.expose(co_await zeroed(pool(), bytes), mr::usage::write_dst);
+  const auto there = co_await expose_zeros(server, bytes, mr::usage::write_dst);
   auto source = co_await filled(pool(), bytes, 1);
   attempt writing(tasks, client.write(source, there.remote()));
   co_await yield();
   client.abort();
-  co_await writing.end();
-  EXPECT_EQ(writing.code(), errc::closed);
+  EXPECT_EQ(co_await code_of(writing), errc::closed);
   EXPECT_TRUE(writing.posted());
   EXPECT_FALSE(source.in_use());
 }
@@ -370,9 +353,7 @@ TEST_P_BETWEEN(closing, a_stop_that_unwinds_its_task_aborts) {
   const auto serve = [&](net::connection mine) -> task<> { co_await mine.recv(); };
   attempt serving(tasks, serve(std::move(client)));
   co_await settle();
-  serving.stop();
-  co_await serving.end();
-  EXPECT_EQ(serving.code(), errc::canceled);
+  EXPECT_EQ(co_await code_once_stopped(serving), errc::canceled);
   EXPECT_EQ(co_await code_of(server.recv()), errc::peer_vanished);
 }
 

@@ -1,83 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What an operation costs: no allocation, few system calls; and an idle connection costs nothing.
-#include <future>
-
-#include "kit/other_thread.hpp"
 #include "peers.hpp"
 
 namespace weft::test {
 namespace {
-
-class cost : public peers {};
-WEFT_ON_EVERY_TRANSPORT(cost);
-
-TEST_P(cost, no_heap_allocation_per_operation_after_warm_up) {
-  if (sanitized) GTEST_SKIP() << "the sanitizers have an allocator of their own";
-  between_busy_peers([&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
-    const auto echo = [&]() -> task<> {
-      while (auto message = co_await server.recv()) {
-        co_await server.send(std::move(message->payload), {.immediate = message->immediate, .solicited = true});
-      }
-    };
-    attempt echoing(tasks, echo());
-    auto memory = co_await zeroed(pool(), 100'000);
-    const auto open =
-        co_await server.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src | mr::usage::atomic_dst);
-    auto source = co_await filled(pool(), 100'000, 1);
-    const auto round = [&]() -> task<> {
-      co_await client.send(co_await pool().allocate(64), {.immediate = 1});
-      const auto answer = co_await client.recv_or_throw();
-      co_await client.write(source, open.remote());
-      co_await client.read(source, open.remote());
-      std::array both{client.write(source, open.remote()), client.flush(open.remote())};
-      co_await client.batch(both);
-      if (client.capabilities().write_immediate) {
-        co_await client.write(source, open.remote(), {.immediate = 1});
-        static_cast<void>(co_await client.recv_or_throw());
-      }
-      if (!client.capabilities().atomics) co_return;
-      const auto before = co_await client.fetch_add(open.remote().slice(0, 8), 1);
-      static_cast<void>(co_await client.compare_swap(open.remote().slice(0, 8), before + 1, before));
-    };
-    for (int i = 0; i < 500; ++i) co_await round();
-    const std::size_t before = allocations();
-    for (int i = 0; i < 3000; ++i) co_await round();
-    EXPECT_EQ(allocations() - before, 0u);
-    co_await client.close();
-    co_await echoing.end();
-  });
-}
-
-TEST_P(cost, no_heap_allocation_for_a_list_of_thousands_of_blocks_once_there_was_one) {
-  if (sanitized) GTEST_SKIP() << "the sanitizers have an allocator of their own";
-  if (!has_windows()) GTEST_SKIP() << no_windows;
-  between_peers([&](net::connection& client, net::connection& server) -> task<> {
-    constexpr std::uint32_t count = 5000;
-    constexpr std::size_t block = 64;
-    auto memory = co_await zeroed(pool(), count * block);
-    const auto open = co_await server.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src);
-    auto local = co_await filled(pool(), count * block, 1);
-    std::vector<net::block_pair> pairs(count);
-    for (std::uint32_t i = 0; i != count; ++i) pairs[i] = {.local = i, .remote = count - 1 - i};
-    std::vector<net::list_part> parts;
-    for (const auto& pair : pairs) {
-      parts.push_back(
-          {local.slice().subslice(pair.local * block, block), open.remote().slice(pair.remote * block, block)});
-    }
-    const net::block_list blocks{
-        .local = local.slice(), .remote = open.remote(), .block_bytes = block, .blocks = pairs};
-    const auto all = [&]() -> task<> {
-      co_await client.write(blocks);
-      co_await client.write(parts);
-      co_await client.read(blocks);
-      co_await client.read(parts);
-    };
-    co_await all();
-    const std::size_t before = allocations();
-    co_await all();
-    EXPECT_EQ(allocations() - before, 0u);
-  });
-}
 
 /// Counts what goes to TCP, by whichever way.
 class counting_calls final : public system_calls {
@@ -97,84 +23,142 @@ class counting_calls final : public system_calls {
   std::size_t sends_ = 0;
 };
 
-TEST_P(cost, a_batch_of_small_operations_is_one_system_call) {
-  if (!GetParam().over_tcp) GTEST_SKIP() << "what a device is told is no system call of ours";
-  counting_calls calls;
-  open_executor({.system_calls = &calls});
-  between_peers([&](net::connection& client, net::connection& server) -> task<> {
-    const auto open = co_await server.expose(co_await zeroed(pool(), 64), mr::usage::write_dst | mr::usage::read_src);
-    auto source = co_await filled(pool(), 64, 1);
-    const auto write = [&] { return client.write(source, open.remote()); };
-    const auto send = [&] { return client.send(source); };
-    for (int i = 0; i < 10; ++i) {
-      std::array members{write(), send(), write(), write(), send(), write(), write(), write()};
-      co_await settle();  // credits of the round before have gone their way
-      const std::size_t before = calls.sends();
-      co_await client.batch(members);
-      EXPECT_EQ(calls.sends() - before, 1u);
-      static_cast<void>(co_await server.recv_or_throw());
-      static_cast<void>(co_await server.recv_or_throw());
-    }
-  });
-  open_executor({});  // the other one goes before what it calls
-}
+class cost : public peers {
+ protected:
+  template <class Script>
+  void counting_sends(Script script, net::connection_options how = options()) {
+    counting_calls calls;
+    open_executor({.system_calls = &calls});
+    between_peers([&](net::connection& client, net::connection& server) { return script(client, server, calls); }, how,
+                  how);
+    open_executor({});  // the other one goes before what it calls
+  }
+};
+WEFT_ON_EVERY_TRANSPORT(cost);
 
-TEST_P(cost, what_the_tasks_of_a_turn_have_posted_is_one_system_call) {
-  if (!GetParam().over_tcp) GTEST_SKIP() << "what a device is told is no system call of ours";
-  constexpr std::uint16_t senders = 32;
-  counting_calls calls;
-  open_executor({.system_calls = &calls});
-  const auto script = [&](net::connection& client, net::connection& server) -> task<> {
-    auto source = co_await filled(pool(), 64, 1);
-    const auto send = [&]() -> task<> { co_await client.send(source); };
-    const auto all = [&](scope& tasks) -> task<> {
-      for (std::size_t i = 0; i < senders; ++i) tasks.spawn(send());
-      co_return;
-    };
-    for (int round = 0; round < 10; ++round) {
-      co_await settle();  // credits of the round before have gone their way
-      const std::size_t before = calls.sends();
-      co_await with_scope(on_failure::stop_siblings, all);
-      co_await yield();  // small messages leave at the end of the turn
-      EXPECT_EQ(calls.sends() - before, 1u);
-      for (std::size_t i = 0; i < senders; ++i) static_cast<void>(co_await server.recv_or_throw());
+TEST_P_WHERE(cost, no_heap_allocation_per_operation_after_warm_up, !sanitized,
+             "the sanitizers have an allocator of their own") {
+  const auto answer = [&]() -> task<> {
+    while (auto message = co_await server.recv()) {
+      co_await server.send(std::move(message->payload), {.immediate = message->immediate, .solicited = true});
     }
   };
-  const auto deep = options({.receive_depth = 2 * senders});
-  between_peers(script, deep, deep);
-  open_executor({});  // the other one goes before what it calls
+  attempt answering(tasks, answer());
+  const auto open =
+      co_await expose_zeros(server, 100'000, mr::usage::write_dst | mr::usage::read_src | mr::usage::atomic_dst);
+  auto source = co_await filled(pool(), 100'000, 1);
+  const auto round = [&]() -> task<> {
+    co_await client.send(co_await pool().allocate(64), {.immediate = 1});
+    const auto answer = co_await client.recv_or_throw();
+    co_await client.write(source, open.remote());
+    co_await client.read(source, open.remote());
+    std::array both{client.write(source, open.remote()), client.flush(open.remote())};
+    co_await client.batch(both);
+    if (client.capabilities().write_immediate) {
+      co_await client.write(source, open.remote(), {.immediate = 1});
+      static_cast<void>(co_await client.recv_or_throw());
+    }
+    if (!client.capabilities().atomics) co_return;
+    const auto before = co_await client.fetch_add(open.remote().slice(0, 8), 1);
+    static_cast<void>(co_await client.compare_swap(open.remote().slice(0, 8), before + 1, before));
+  };
+  for (int i = 0; i < 500; ++i) co_await round();
+  const std::size_t before = allocations();
+  for (int i = 0; i < 3000; ++i) co_await round();
+  EXPECT_EQ(allocations() - before, 0u);
+  co_await client.close();
+  co_await answering.end();
 }
 
-TEST_P(cost, answers_to_messages_that_came_together_are_one_system_call) {
-  if (!GetParam().over_tcp) GTEST_SKIP() << "what a device is told is no system call of ours";
+TEST_P_WHERE(cost, no_heap_allocation_for_a_list_of_thousands_of_blocks_once_there_was_one, has_windows() && !sanitized,
+             "this device has no memory windows, or the sanitizers have an allocator of their own") {
+  constexpr std::uint32_t count = 5000;
+  constexpr std::size_t block = 64;
+  const auto open = co_await expose_zeros(server, count * block);
+  auto local = co_await filled(pool(), count * block, 1);
+  std::vector<net::block_pair> pairs(count);
+  for (std::uint32_t i = 0; i != count; ++i) pairs[i] = {.local = i, .remote = count - 1 - i};
+  std::vector<net::list_part> parts;
+  for (const auto& pair : pairs) {
+    parts.push_back(
+        {local.slice().subslice(pair.local * block, block), open.remote().slice(pair.remote * block, block)});
+  }
+  const net::block_list blocks{.local = local.slice(), .remote = open.remote(), .block_bytes = block, .blocks = pairs};
+  const auto all = [&]() -> task<> {
+    co_await client.write(blocks);
+    co_await client.write(parts);
+    co_await client.read(blocks);
+    co_await client.read(parts);
+  };
+  co_await all();
+  const std::size_t before = allocations();
+  co_await all();
+  EXPECT_EQ(allocations() - before, 0u);
+}
+
+/// With both ends of a connection whose executor's calls are counted.
+#define TEST_P_COUNTED(suite, name, ...)                                                                        \
+  TEST_P_SCRIPT(suite, name, (net::connection & client, net::connection & server, const counting_calls& calls), \
+                if (!GetParam().over_tcp) GTEST_SKIP() << "what a device is told is no system call of ours";    \
+                counting_sends(WEFT_SCRIPT __VA_OPT__(, ) __VA_ARGS__))
+
+TEST_P_COUNTED(cost, a_batch_of_small_operations_is_one_system_call) {
+  const auto open = co_await expose_zeros(server, 64);
+  auto source = co_await filled(pool(), 64, 1);
+  const auto write = [&] { return client.write(source, open.remote()); };
+  const auto send = [&] { return client.send(source); };
+  for (int i = 0; i < 10; ++i) {
+    std::array members{write(), send(), write(), write(), send(), write(), write(), write()};
+    co_await settle();  // credits of the round before have gone their way
+    const std::size_t before = calls.sends();
+    co_await client.batch(members);
+    EXPECT_EQ(calls.sends() - before, 1u);
+    static_cast<void>(co_await server.recv_or_throw());
+    static_cast<void>(co_await server.recv_or_throw());
+  }
+}
+
+constexpr std::uint16_t senders = 32;
+TEST_P_COUNTED(cost, what_the_tasks_of_a_turn_have_posted_is_one_system_call, options({.receive_depth = 2 * senders})) {
+  auto source = co_await filled(pool(), 64, 1);
+  const auto send = [&]() -> task<> { co_await client.send(source); };
+  const auto all = [&](scope& tasks) -> task<> {
+    for (std::size_t i = 0; i < senders; ++i) tasks.spawn(send());
+    co_return;
+  };
+  for (int round = 0; round < 10; ++round) {
+    co_await settle();  // credits of the round before have gone their way
+    const std::size_t before = calls.sends();
+    co_await with_scope(on_failure::stop_siblings, all);
+    co_await yield();  // small messages leave at the end of the turn
+    EXPECT_EQ(calls.sends() - before, 1u);
+    for (std::size_t i = 0; i < senders; ++i) static_cast<void>(co_await server.recv_or_throw());
+  }
+}
+
+TEST_P_COUNTED(cost, answers_to_messages_that_came_together_are_one_system_call) {
   constexpr std::size_t messages = 8;
   constexpr std::size_t rounds = 10;
-  counting_calls calls;
-  open_executor({.system_calls = &calls});
-  const auto script = [&](net::connection& client, net::connection& server) -> task<> {
-    auto source = co_await filled(pool(), 64, 1);
-    const auto answer = [&]() -> task<> { co_await server.send(source); };
-    const auto serve = [&](scope& answers) -> task<> {
-      for (std::size_t i = 0; i < messages; ++i) {
-        static_cast<void>(co_await server.recv_or_throw());
-        answers.spawn(answer());
-      }
-    };
-    std::size_t sends = 0;
-    for (std::size_t round = 0; round < rounds; ++round) {
-      for (std::size_t i = 0; i < messages; ++i) co_await client.send(source);
-      co_await settle();  // they have come
-      const std::size_t before = calls.sends();
-      co_await with_scope(on_failure::stop_siblings, serve);
-      sends += calls.sends() - before;
-      for (std::size_t i = 0; i < messages; ++i) static_cast<void>(co_await client.recv_or_throw());
-      co_await settle();  // credits have gone their way
+  auto source = co_await filled(pool(), 64, 1);
+  const auto answer = [&]() -> task<> { co_await server.send(source); };
+  const auto serve = [&](scope& answers) -> task<> {
+    for (std::size_t i = 0; i < messages; ++i) {
+      static_cast<void>(co_await server.recv_or_throw());
+      answers.spawn(answer());
     }
-    // The credits go first, in the turn that receives. Now and then others have a turn between two messages.
-    EXPECT_LE(sends, 2 * rounds + 1);
   };
-  between_peers(script);
-  open_executor({});  // the other one goes before what it calls
+  std::size_t sends = 0;
+  for (std::size_t round = 0; round < rounds; ++round) {
+    for (std::size_t i = 0; i < messages; ++i) co_await client.send(source);
+    co_await settle();  // they have come
+    const std::size_t before = calls.sends();
+    co_await with_scope(on_failure::stop_siblings, serve);
+    sends += calls.sends() - before;
+    for (std::size_t i = 0; i < messages; ++i) static_cast<void>(co_await client.recv_or_throw());
+    co_await settle();  // credits have gone their way
+  }
+  // The credits go first, in the turn that receives. Now and then others have a turn between two messages.
+  EXPECT_LE(sends, 2 * rounds + 1);
 }
 
 std::uint64_t kernel_entries() { return executor_core::current()->io().kernel_entries(); }
@@ -198,17 +182,12 @@ TEST_P(cost, a_look_in_vain_at_a_connection_takes_no_turn_of_the_executor) {
     const auto spins = static_cast<std::uint64_t>((home.now() - begin) / spinning.max_spin);
     EXPECT_LE(home.statistics().turns - turns, spins + 4 * naps + 10);
   });
-  open_executor({});
 }
 
-executor_options sleepy() {
-  const executor_options chosen{.policy = poll_policy::sleep};
-  return chosen;
-}
+const executor_options sleepy{.policy = poll_policy::sleep};
 
 TEST_P(cost, at_most_two_system_calls_per_small_message_and_side) {
   constexpr unsigned rounds = 2000;
-  std::promise<std::string> address;
   std::uint64_t server_calls = 0;
   std::uint64_t client_calls = 0;
   const auto exchange = [&](net::connection& peer, bool begins) -> task<std::uint64_t> {
@@ -221,28 +200,16 @@ TEST_P(cost, at_most_two_system_calls_per_small_message_and_side) {
     }
     co_return kernel_entries() - before;
   };
-  std::future<std::string> where = address.get_future();
-  other_thread other([&, address = std::move(address)](const std::stop_token& left_early) mutable {
-    executor there(sleepy());
-    const auto root = [&]() -> task<> {
-      auto listener = co_await device().listen(GetParam().any_address);
-      address.set_value(std::string(listener.address()));
-      auto peer = co_await accept_one(listener, options());
-      server_calls = co_await exchange(peer, false);
-      static_cast<void>(co_await peer.recv());
-    };
-    there.run(root(), left_early);
-  });
-  {
-    executor here(sleepy());
-    const auto root = [&]() -> task<> {
-      auto peer = co_await device().connect(where.get(), options());
-      client_calls = co_await exchange(peer, true);
-      co_await peer.close();
-    };
-    here.run(root());
-  }
-  other.join();
+  const auto serve = [&](net::connection& peer) -> task<> {
+    server_calls = co_await exchange(peer, false);
+    static_cast<void>(co_await peer.recv());
+  };
+  const auto ask = [&](net::connection& peer) -> task<> {
+    client_calls = co_await exchange(peer, true);
+    co_await peer.close();
+  };
+  open_executor(sleepy);
+  on_two_threads(serve, ask, options(), options(), sleepy);
   constexpr std::uint64_t messages = 2 * rounds;  // that each side sends or receives
   EXPECT_LE(server_calls, 2 * messages);
   EXPECT_LE(client_calls, 2 * messages);
@@ -251,33 +218,24 @@ TEST_P(cost, at_most_two_system_calls_per_small_message_and_side) {
 }
 
 TEST_P(cost, an_idle_connection_wakes_nobody) {
-  std::promise<std::string> address;
   std::uint64_t turns = 0;
-  std::future<std::string> where = address.get_future();
-  other_thread other([&, address = std::move(address)](const std::stop_token& left_early) mutable {
-    executor there(sleepy());
-    const auto root = [&]() -> task<> {
-      auto listener = co_await device().listen(GetParam().any_address);
-      address.set_value(std::string(listener.address()));
-      auto peer = co_await accept_one(listener, options());
-      auto first = co_await peer.recv_or_throw();
-      co_await peer.send(std::move(first.payload));
-      const std::uint64_t before = there.statistics().turns;
-      static_cast<void>(co_await peer.recv_or_throw());
-      turns = there.statistics().turns - before;
-    };
-    there.run(root(), left_early);
-  });
-  run([&]() -> task<> {
-    auto peer = co_await device().connect(where.get(), options());
+  const auto serve = [&](net::connection& peer) -> task<> {
+    auto first = co_await peer.recv_or_throw();
+    co_await peer.send(std::move(first.payload));
+    const executor& there = *executor::current();
+    const std::uint64_t before = there.statistics().turns;
+    static_cast<void>(co_await peer.recv_or_throw());
+    turns = there.statistics().turns - before;
+  };
+  const auto ask = [&](net::connection& peer) -> task<> {
     auto payload = co_await pool().allocate(32);
     co_await peer.send(payload);
     static_cast<void>(co_await peer.recv_or_throw());
     co_await sleep_for(300ms);  // the time in which nothing is to happen over there
     co_await peer.send(payload);
     static_cast<void>(co_await peer.recv());
-  });
-  other.join();
+  };
+  on_two_threads(serve, ask, options(), options(), sleepy);
   EXPECT_LE(turns, 10u);
 }
 

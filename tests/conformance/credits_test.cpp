@@ -19,6 +19,11 @@ class credits : public peers {
 };
 WEFT_ON_EVERY_TRANSPORT(credits);
 
+/// TEST_P_BETWEEN where receives run out.
+#define TEST_P_TIGHT(suite, name, ...)                                \
+  TEST_P_SCRIPT(suite, name, WEFT_ENDS_AND_TASKS, open_device(tight); \
+                between_busy_peers(WEFT_SCRIPT __VA_OPT__(, ) __VA_ARGS__))
+
 TEST_P_WINDOWS(credits, a_receiver_that_does_not_drain_stops_its_sender_at_receive_depth, options(),
                options({.receive_depth = 5})) {
   unsigned sent = 0;
@@ -31,8 +36,7 @@ TEST_P_WINDOWS(credits, a_receiver_that_does_not_drain_stops_its_sender_at_recei
   EXPECT_FALSE(sending.ended());
 
   for (unsigned i = 0; i < 12; ++i) EXPECT_TRUE(holds((co_await server.recv_or_throw()).bytes(), i)) << i;
-  co_await sending.end();
-  EXPECT_TRUE(sending.succeeded()) << sending.words();
+  EXPECT_TRUE(co_await succeeds(sending));
 }
 
 TEST_P_WINDOWS(credits, a_sender_that_waits_for_them_still_writes_and_reads_to_the_other_side, options(),
@@ -43,8 +47,7 @@ TEST_P_WINDOWS(credits, a_sender_that_waits_for_them_still_writes_and_reads_to_t
   co_await settle();
 
   // The stopped sender's peer goes on as it likes: its writes, its reads and the responses to them.
-  auto memory = co_await zeroed(pool(), 100000);
-  const auto at_client = co_await client.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src);
+  const auto at_client = co_await expose_zeros(client, 100000);
   auto source = co_await filled(pool(), 100000, 3);
   co_await server.write(source, at_client.remote());
   auto copy = co_await zeroed(pool(), 100000);
@@ -53,8 +56,7 @@ TEST_P_WINDOWS(credits, a_sender_that_waits_for_them_still_writes_and_reads_to_t
   EXPECT_FALSE(sending.ended());
 
   for (int i = 0; i < 3; ++i) static_cast<void>(co_await server.recv_or_throw());
-  co_await sending.end();
-  EXPECT_TRUE(sending.succeeded());
+  EXPECT_TRUE(co_await succeeds(sending));
 }
 
 TEST_P_WINDOWS(credits, a_send_that_waits_for_them_holds_back_what_was_posted_after_it, options(),
@@ -63,18 +65,16 @@ TEST_P_WINDOWS(credits, a_send_that_waits_for_them_holds_back_what_was_posted_af
   attempt sending(tasks, send_many(client, 2, sent));
   while (sent < 1) co_await yield();
   co_await settle();
-  auto memory = co_await zeroed(pool(), 8);
-  const auto there = co_await server.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src);
+  const auto there = co_await expose_zeros(server, 8);
   auto source = co_await filled(pool(), 8, 1);
   attempt writing(tasks, client.write(source, there.remote()));
-  const auto at_client = co_await client.expose(co_await zeroed(pool(), 8), mr::usage::read_src);
+  const auto at_client = co_await expose_zeros(client, 8, mr::usage::read_src);
   co_await server.flush(at_client.remote());
   EXPECT_FALSE(writing.ended());
   EXPECT_TRUE(is_zero(there.memory().bytes()));
 
   static_cast<void>(co_await server.recv_or_throw());
-  co_await writing.end();
-  EXPECT_TRUE(writing.succeeded());
+  EXPECT_TRUE(co_await succeeds(writing));
   static_cast<void>(co_await server.recv_or_throw());
   co_await sending.end();
 }
@@ -87,8 +87,7 @@ TEST_P(credits, come_back_without_a_message_of_the_receivers_own) {
           unsigned sent = 0;
           attempt sending(tasks, send_many(client, 200, sent));
           for (unsigned i = 0; i < 200; ++i) EXPECT_TRUE(holds((co_await server.recv_or_throw()).bytes(), i)) << i;
-          co_await sending.end();
-          EXPECT_TRUE(sending.succeeded());
+          EXPECT_TRUE(co_await succeeds(sending));
         },
         options(), shallow);
   }
@@ -104,76 +103,59 @@ TEST_P_BETWEEN(credits, both_sides_may_send_at_each_others_limit_without_a_deadl
     static_cast<void>(co_await server.recv_or_throw());
     static_cast<void>(co_await client.recv_or_throw());
   }
-  co_await a.end();
-  co_await b.end();
-  EXPECT_TRUE(a.succeeded() && b.succeeded());
+  EXPECT_TRUE(co_await succeeds(a));
+  EXPECT_TRUE(co_await succeeds(b));
 }
 
-TEST_P(credits, kept_payloads_count_against_the_receive_budget_until_they_are_let_go) {
-  open_device({.max_bytes = std::size_t{4} << 20, .arena_bytes = std::size_t{1} << 20});
-  const auto large = options({.receive_size = 100'000, .receive_depth = 4});
-  const auto small = options({.receive_size = 64, .receive_depth = 1});
-  between_busy_peers(
-      [&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
-        unsigned sent = 0;
-        constexpr unsigned count = 60;  // three times what the budget holds
-        attempt sending(tasks, send_many(client, count, sent));
-        std::deque<net::message> kept;
-        unsigned received = 0;
-        const auto receive_all = [&]() -> task<> {
-          while (received < count) {
-            kept.push_back(co_await server.recv_or_throw());
-            EXPECT_TRUE(holds(kept.back().bytes(), received)) << received;
-            ++received;
-          }
-        };
-        attempt receiving(tasks, receive_all());
-        while (received < count) {
-          // With every payload kept, the receiver comes to a stop; with one let go, it goes on.
-          const unsigned before = received;
-          for (int i = 0; i < 50; ++i) co_await yield();
-          if (received == before && !kept.empty()) kept.pop_front();
-        }
-        co_await receiving.end();
-        co_await sending.end();
-        EXPECT_TRUE(receiving.succeeded() && sending.succeeded());
-      },
-      small, large);
-}
-
-TEST_P(credits, an_exhausted_receive_budget_leaves_the_send_budget_alone) {
-  open_device({.max_bytes = std::size_t{4} << 20, .arena_bytes = std::size_t{1} << 20});
-  between_peers([&](net::connection& client, net::connection& server) -> task<> {
-    std::vector<mr::buffer> hoard;
-    while (auto more = pool().try_allocate(16 << 10, mr::budget::receive)) hoard.push_back(*std::move(more));
-    for (unsigned i = 0; i < 8; ++i) {
-      co_await client.send(co_await filled(pool(), 100, i));
-      EXPECT_TRUE(holds((co_await server.recv_or_throw()).bytes(), i));
+TEST_P_TIGHT(credits, kept_payloads_count_against_the_receive_budget_until_they_are_let_go,
+             options({.receive_size = 64, .receive_depth = 1}),
+             options({.receive_size = 100'000, .receive_depth = 4})) {
+  unsigned sent = 0;
+  constexpr unsigned count = 60;  // three times what the budget holds
+  attempt sending(tasks, send_many(client, count, sent));
+  std::deque<net::message> kept;
+  unsigned received = 0;
+  const auto receive_all = [&]() -> task<> {
+    while (received < count) {
+      kept.push_back(co_await server.recv_or_throw());
+      EXPECT_TRUE(holds(kept.back().bytes(), received)) << received;
+      ++received;
     }
-  });
+  };
+  attempt receiving(tasks, receive_all());
+  while (received < count) {
+    // With every payload kept, the receiver comes to a stop; with one let go, it goes on.
+    const unsigned before = received;
+    for (int i = 0; i < 50; ++i) co_await yield();
+    if (received == before && !kept.empty()) kept.pop_front();
+  }
+  EXPECT_TRUE(co_await succeeds(receiving));
+  EXPECT_TRUE(co_await succeeds(sending));
 }
 
-TEST_P(credits, a_connection_that_waits_for_receive_memory_can_be_closed) {
-  open_device({.max_bytes = std::size_t{4} << 20, .arena_bytes = std::size_t{1} << 20});
-  const auto large = options({.receive_size = 180'000, .receive_depth = 3});
-  const auto small = options({.receive_size = 64, .receive_depth = 1});
-  between_busy_peers(
-      [&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
-        unsigned sent = 0;
-        attempt sending(tasks, send_many(client, 100, sent));
-        std::vector<net::message> kept;
-        const auto keep_all = [&]() -> task<> {
-          for (;;) kept.push_back(co_await server.recv_or_throw());
-        };
-        attempt keeping(tasks, keep_all());
-        while (pool().statistics().receive.waiting == 0) co_await yield();
-        co_await server.close();
-        co_await keeping.end();
-        EXPECT_EQ(keeping.code(), errc::closed);
-        co_await sending.end();
-        EXPECT_EQ(sending.code(), errc::peer_closed);
-      },
-      small, large);
+TEST_P_TIGHT(credits, an_exhausted_receive_budget_leaves_the_send_budget_alone) {
+  std::vector<mr::buffer> hoard;
+  while (auto more = pool().try_allocate(16 << 10, mr::budget::receive)) hoard.push_back(*std::move(more));
+  for (unsigned i = 0; i < 8; ++i) {
+    co_await client.send(co_await filled(pool(), 100, i));
+    EXPECT_TRUE(holds((co_await server.recv_or_throw()).bytes(), i));
+  }
+}
+
+TEST_P_TIGHT(credits, a_connection_that_waits_for_receive_memory_can_be_closed,
+             options({.receive_size = 64, .receive_depth = 1}),
+             options({.receive_size = 180'000, .receive_depth = 3})) {
+  unsigned sent = 0;
+  attempt sending(tasks, send_many(client, 100, sent));
+  std::vector<net::message> kept;
+  const auto keep_all = [&]() -> task<> {
+    for (;;) kept.push_back(co_await server.recv_or_throw());
+  };
+  attempt keeping(tasks, keep_all());
+  while (pool().statistics().receive.waiting == 0) co_await yield();
+  co_await server.close();
+  EXPECT_EQ(co_await code_of(keeping), errc::closed);
+  EXPECT_EQ(co_await code_of(sending), errc::peer_closed);
 }
 
 }  // namespace

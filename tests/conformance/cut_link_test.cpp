@@ -56,7 +56,7 @@ TEST_P(cut_link, is_noticed_by_who_sends_and_by_who_waits_alike) {
   const auto watchful = options({.close_timeout = 1s, .dead_peer_after = 1s});
   const auto script = [&](net::connection& client, net::connection& server) -> task<> {
     constexpr std::size_t bytes = std::size_t{16} << 20;  // more than the sockets hold
-    const auto open = co_await server.expose(co_await zeroed(pool(), bytes), mr::usage::write_dst);
+    const auto open = co_await expose_zeros(server, bytes, mr::usage::write_dst);
     auto source = co_await filled(pool(), bytes, 1);
     EXPECT_TRUE(switch_loopback(false));
     const auto write = [&]() -> task<std::optional<error>> {

@@ -96,12 +96,8 @@ class destruction : public peers {
 
   /// Where the device can.
   task<> share_receives(holdings& all, net::connection_options& how) {
-    try {
-      all.queue.emplace(co_await device().share_receives({.depth = 3}));
-      how.receives = &*all.queue;
-    } catch (const error& why) {
-      EXPECT_EQ(why.code(), errc::not_supported);
-    }
+    all.queue = co_await peers::share_receives({.depth = 3});
+    if (all.queue) how.receives = &*all.queue;
   }
   task<> hold_connections(holdings& all, net::connection_options how) {
     auto ends = co_await connect_pair(how, how);
@@ -110,17 +106,15 @@ class destruction : public peers {
   }
 
   task<> hold_memory(holdings& all) {
-    auto memory = co_await zeroed(pool(), some);
-    all.open.emplace(co_await all.server->expose(std::move(memory), everything));
+    all.open.emplace(co_await expose_zeros(*all.server, some, everything));
     all.source.emplace(co_await filled(pool(), some, 1));
     all.sink.emplace(co_await zeroed(pool(), some));
     all.message.emplace(co_await zeroed(pool(), 1000));
   }
 
   task<> hold_a_window(holdings& all) {
-    const mr::registration_options purpose{.usage =
-                                               mr::usage::bind_window | mr::usage::write_src | mr::usage::read_dst};
-    all.region.emplace(co_await device().domain().register_memory(std::vector<std::byte>(some), purpose));
+    all.region.emplace(
+        co_await register_zeros(some, {.usage = mr::usage::bind_window | mr::usage::write_src | mr::usage::read_dst}));
     const mr::slice whole = all.region->slice();
     all.bound.emplace(co_await all.server->expose(whole, everything));
   }
@@ -198,22 +192,19 @@ TEST_P(destruction, of_connections_and_memory_in_any_order_with_every_operation_
   };
   in_every_order(steps, [&](const std::array<release, 6>& order, std::size_t number) {
     run([&]() -> task<> {
-      const auto body = [&]() -> task<> {
-        holdings all;
-        co_await hold_connections(all, hasty());
-        co_await hold_memory(all);
-        const auto inner = [&](scope& inside) -> task<> {
-          all.tasks = &inside;
-          attempts operations(inside);
-          co_await start_all(all, operations);
-          const detail::stop_shield shield(co_await detail::current_promise());
-          co_await operations.all_begin();
-          co_await let_go(all, order, number);
-          co_await operations.all_end();
-        };
-        co_await with_scope(on_failure::stop_siblings, inner);
+      holdings all;
+      co_await hold_connections(all, hasty());
+      co_await hold_memory(all);
+      const auto inner = [&](scope& inside) -> task<> {
+        all.tasks = &inside;
+        attempts operations(inside);
+        co_await start_all(all, operations);
+        const detail::stop_shield shield(co_await detail::current_promise());
+        co_await operations.all_begin();
+        co_await let_go(all, order, number);
+        co_await operations.all_end();
       };
-      co_await body();
+      co_await with_scope(on_failure::stop_siblings, inner);
     });
   });
 }
@@ -238,22 +229,19 @@ TEST_P(destruction, of_regions_windows_listeners_and_queues_in_any_order_with_op
   };
   open_executor({.ready_order_seed = 1});
   in_every_order(steps, [&](const std::array<release, 6>& order, std::size_t number) {
-    run([&]() -> task<> {
-      const auto body = [&](scope& tasks) -> task<> {
-        holdings all;
-        auto how = hasty();
-        co_await share_receives(all, how);
-        all.listener.emplace(co_await device().listen(GetParam().any_address));
-        co_await hold_connections(all, how);
-        co_await hold_a_window(all);
-        attempts operations(tasks);
-        co_await start_all(all, operations, all.region->slice(), number % 4 == 0);
-        co_await operations.all_begin();
-        co_await let_go(all, order, number);
-        co_await operations.all_end();
-      };
-      co_await with_scope(on_failure::stop_siblings, body);
-    });
+    run(with_tasks([&](scope& tasks) -> task<> {
+      holdings all;
+      auto how = hasty();
+      co_await share_receives(all, how);
+      all.listener.emplace(co_await device().listen(GetParam().any_address));
+      co_await hold_connections(all, how);
+      co_await hold_a_window(all);
+      attempts operations(tasks);
+      co_await start_all(all, operations, all.region->slice(), number % 4 == 0);
+      co_await operations.all_begin();
+      co_await let_go(all, order, number);
+      co_await operations.all_end();
+    }));
   });
 }
 
@@ -280,43 +268,13 @@ TEST_P(destruction, of_what_is_left_after_the_last_run_in_any_order) {
   });
 }
 
-/// A coroutine that is destroyed while it is suspended, with all that it awaits.
-class abandoned : private immovable {
- public:
-  class promise_type final : public detail::promise_base {
-   public:
-    abandoned get_return_object() noexcept {
-      set_handle(std::coroutine_handle<promise_type>::from_promise(*this));
-      return abandoned(*this);
-    }
-    std::suspend_always initial_suspend() const noexcept { return {}; }
-    std::suspend_always final_suspend() const noexcept { return {}; }
-    void unhandled_exception() const noexcept { ADD_FAILURE() << "it is destroyed before it can fail"; }
-    void return_void() const noexcept { ADD_FAILURE() << "it is destroyed before it can end"; }
-  };
-
-  ~abandoned() { detail::promise_base::destroy_chain(promise_); }
-
-  void start() { executor_core::current()->ready(promise_); }
-  /// Else it is about to go on, and its executor still knows it.
-  [[nodiscard]] bool is_suspended() const noexcept {
-    const detail::promise_base* innermost = &promise_;
-    while (innermost->child() != nullptr) innermost = innermost->child();
-    return innermost->operation() != nullptr;
-  }
-
- private:
-  explicit abandoned(promise_type& promise) noexcept : promise_(promise) {}
-  promise_type& promise_;
-};
-
 template <class Operation>
-abandoned suspend_on(Operation operation) {
+sim::loose_task suspend_on(Operation operation) {
   static_cast<void>(co_await std::move(operation));
 }
 
 TEST_P_BETWEEN(destruction, of_a_task_that_is_suspended_on_pool_memory_leaves_the_memory_until_the_transport_is_done) {
-  const auto open = co_await server.expose(co_await zeroed(pool(), large), everything);
+  const auto open = co_await expose_zeros(server, large, everything);
   const auto there = open.remote();
   auto source = co_await filled(pool(), large, 1);
   auto sink = co_await zeroed(pool(), large);
@@ -338,11 +296,11 @@ TEST_P_BETWEEN(destruction, of_a_task_that_is_suspended_on_pool_memory_leaves_th
     auto together = suspend_on(await_batch(client, std::move(members)));
     auto limited = suspend_on(with_timeout(1h, server.recv()));
     auto hearing_here = suspend_on(server.recv_into(message));
-    for (abandoned* const each : {&hearing, &hearing_here, &writing, &reading, &writing_prepared, &reading_prepared,
-                                  &flushing, &sending, &together, &limited}) {
-      each->start();
-    }
+    const std::array all{&hearing,          &hearing_here, &writing, &reading,  &writing_prepared,
+                         &reading_prepared, &flushing,     &sending, &together, &limited};
+    for (const auto* const each : all) each->start(home());
     co_await yield();
+    for (const auto* const each : all) EXPECT_FALSE(each->ended());
     EXPECT_TRUE(source.in_use() && sink.in_use() && other_sink.in_use());
   }
   EXPECT_FALSE(message.in_use());
@@ -359,19 +317,15 @@ TEST_P_BETWEEN(destruction, of_a_task_that_is_suspended_on_pool_memory_leaves_th
 TEST_P_TASK(destruction, of_a_task_that_turns_a_peer_away_at_any_turn_leaves_the_listener_as_it_was) {
   auto listener = co_await device().listen(GetParam().any_address, {.max_connections = 1});
   const std::string address(listener.address());
-  const auto meet = [&]() -> task<connected> {
-    auto both = co_await when_all(device().connect(address, options()), accept_one(listener, options()));
-    connected ends{std::get<0>(std::move(both)), std::get<1>(std::move(both))};
-    co_return ends;
-  };
-  connected only = co_await meet();
+  connected only = co_await meet(listener);
   bool told = false;
   for (std::size_t turns = 1; !told; turns += GetParam().sets_up_quickly ? 1 : turns) {
     attempt late(tasks, device().connect(address, options()));
     {
       auto turning_away = suspend_on(listener.next());
-      turning_away.start();
-      for (std::size_t i = 0; i < turns || !turning_away.is_suspended(); ++i) co_await yield();
+      turning_away.start(home());
+      for (std::size_t i = 0; i < turns || !turning_away.at_rest(); ++i) co_await yield();
+      EXPECT_FALSE(turning_away.ended());
       told = late.ended() && late.code() == std::errc::no_buffer_space;
     }
     co_await settle();
@@ -389,36 +343,27 @@ TEST_P_TASK(destruction, of_a_task_that_turns_a_peer_away_at_any_turn_leaves_the
   co_await when_all(device().connect(address, options()), next());
 }
 
-template <class Operation>
-sim::loose_task fail_or_succeed(Operation operation) {
-  static_cast<void>(co_await failure_of(std::move(operation)));
-}
-
-TEST_P(destruction, of_tasks_whose_operations_wait_lets_their_regions_go) {
-  const auto script = [this](net::connection& client, net::connection& server) -> task<> {
-    const mr::registration_options purpose{.usage = mr::usage::send | mr::usage::write_src};
-    auto region = co_await device().domain().register_memory(std::vector<std::byte>(some), purpose);
-    co_await client.send(co_await filled(pool(), 1, 1));  // takes the one credit
-    {
-      const sim::loose_task sending = fail_or_succeed(client.send(region.slice(0, 10)));
-      sending.start(home());
-      co_await settle();
-      EXPECT_EQ(co_await code_of(region.release()), errc::busy);
-    }
-    if (has_windows()) {
-      auto memory = co_await zeroed(pool(), some);
-      const auto open = co_await server.expose(std::move(memory), everything);
-      const std::array<net::list_part, 1> parts{net::list_part{region.slice(), open.remote().slice(0, some)}};
-      auto note = co_await filled(pool(), 1, 1);
-      const sim::loose_task holding_back = fail_or_succeed(client.send(note));
-      const sim::loose_task pushing = fail_or_succeed(client.write(parts));
-      for (const sim::loose_task* each : {&holding_back, &pushing}) each->start(home());
-      co_await settle();
-      EXPECT_EQ(co_await code_of(region.release()), errc::busy);
-    }
-    co_await region.release();
-  };
-  between_peers(script, options(), options({.receive_depth = 1}));
+TEST_P_BETWEEN(destruction, of_tasks_whose_operations_wait_lets_their_regions_go, options(),
+               options({.receive_depth = 1})) {
+  auto region = co_await register_zeros(some, {.usage = mr::usage::send | mr::usage::write_src});
+  co_await client.send(co_await filled(pool(), 1, 1));  // takes the one credit
+  {
+    const sim::loose_task sending = suspend_on(failure_of(client.send(region.slice(0, 10))));
+    sending.start(home());
+    co_await settle();
+    EXPECT_EQ(co_await code_of(region.release()), errc::busy);
+  }
+  if (has_windows()) {
+    const auto open = co_await expose_zeros(server, some, everything);
+    const std::array<net::list_part, 1> parts{net::list_part{region.slice(), open.remote().slice(0, some)}};
+    auto note = co_await filled(pool(), 1, 1);
+    const sim::loose_task holding_back = suspend_on(failure_of(client.send(note)));
+    const sim::loose_task pushing = suspend_on(failure_of(client.write(parts)));
+    for (const sim::loose_task* each : {&holding_back, &pushing}) each->start(home());
+    co_await settle();
+    EXPECT_EQ(co_await code_of(region.release()), errc::busy);
+  }
+  co_await region.release();
 }
 
 // Whatever the other end has seen of it, the next peer is served.
@@ -440,7 +385,7 @@ TEST_P(destruction, of_a_task_that_sets_a_connection_up_at_any_turn_leaves_nothi
     attempt other(tasks, client ? std::move(accepting) : std::move(connecting));
     bool ended = false;
     {
-      const auto victim = fail_or_succeed(client ? std::move(connecting) : std::move(accepting));
+      const auto victim = suspend_on(failure_of(client ? std::move(connecting) : std::move(accepting)));
       victim.start(home());
       for (int i = 0; i < turns || !victim.at_rest(); ++i) co_await yield();
       ended = victim.ended();
@@ -451,12 +396,11 @@ TEST_P(destruction, of_a_task_that_sets_a_connection_up_at_any_turn_leaves_nothi
     co_await when_all(device().connect(std::string(listener.address()), marked), serve(listener));
     co_return ended;
   };
-  const auto body = [&](scope& tasks) -> task<> {
+  run(with_tasks([&](scope& tasks) -> task<> {
     for (const bool client : {false, true}) {
       for (int turns = 0; !co_await destroy(tasks, client, turns);) turns += 1 + turns / 8;
     }
-  };
-  run([&]() -> task<> { co_await with_scope(on_failure::stop_siblings, body); });
+  }));
 }
 
 // The transport could go on to use memory that its owner thinks is free.
@@ -464,12 +408,11 @@ TEST_P(destruction, of_a_task_that_is_suspended_on_borrowed_memory_ends_the_prog
   testing::FLAGS_gtest_death_test_style = "threadsafe";
   const auto misuse = [&](bool reads) {
     between_peers([&](net::connection& client, net::connection& server) -> task<> {
-      const auto open = co_await server.expose(co_await zeroed(pool(), large), everything);
+      const auto open = co_await expose_zeros(server, large, everything);
       const auto there = open.remote();
-      const mr::registration_options purpose{.usage = mr::usage::write_src | mr::usage::read_dst};
-      const auto region = co_await device().domain().register_memory(std::vector<std::byte>(large), purpose);
+      const auto region = co_await register_zeros(large, {.usage = mr::usage::write_src | mr::usage::read_dst});
       auto operation = suspend_on(reads ? client.read(region.slice(), there) : client.write(region.slice(), there));
-      operation.start();
+      operation.start(home());
       co_await yield();
     });
   };
@@ -481,12 +424,12 @@ TEST_P(destruction, of_a_task_in_the_middle_of_a_list_ends_the_program) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
   const auto misuse = [&] {
     between_peers([&](net::connection& client, net::connection& server) -> task<> {
-      const auto open = co_await server.expose(co_await zeroed(pool(), large), everything);
+      const auto open = co_await expose_zeros(server, large, everything);
       const auto source = co_await zeroed(pool(), large);
       // More than any device does in a turn.
       const std::vector<net::list_part> parts(64, net::list_part{source.slice(), open.remote()});
       auto pushing = suspend_on(client.write(parts));
-      pushing.start();
+      pushing.start(home());
       co_await yield();
     });
   };
@@ -495,8 +438,7 @@ TEST_P(destruction, of_a_task_in_the_middle_of_a_list_ends_the_program) {
 
 TEST_P_BETWEEN(destruction, of_a_task_whose_list_waits_for_its_turn_leaves_the_connection_as_it_was, options(),
                options({.receive_depth = 1})) {
-  auto memory = co_await zeroed(pool(), 100);
-  const auto open = co_await server.expose(std::move(memory), everything);
+  const auto open = co_await expose_zeros(server, 100, everything);
   const auto source = co_await filled(pool(), 100, 1);
   auto first = co_await filled(pool(), 1, 2);
   auto second = co_await filled(pool(), 1, 3);
@@ -506,9 +448,10 @@ TEST_P_BETWEEN(destruction, of_a_task_whose_list_waits_for_its_turn_leaves_the_c
   const std::array<net::list_part, 1> parts{net::list_part{source.slice(), open.remote()}};
   {
     auto pushing = suspend_on(client.write(parts));
-    pushing.start();
+    pushing.start(home());
     co_await yield();
-    EXPECT_TRUE(pushing.is_suspended());
+    EXPECT_TRUE(pushing.at_rest());
+    EXPECT_FALSE(pushing.ended());
   }
   static_cast<void>(co_await server.recv_or_throw());
   static_cast<void>(co_await server.recv_or_throw());

@@ -88,9 +88,7 @@ WEFT_ON_EVERY_TRANSPORT(device_memory);
 
 // Between peers that may both have memory of devices; the second with a driver that does as it is told.
 #define TEST_P_DEVICE_MEMORY(suite, name) TEST_P_BETWEEN(suite, name, staged(), staged())
-#define TEST_P_CONTROLLED(suite, name)                                                            \
-  TEST_P_SCRIPT(suite, name, WEFT_ENDS_AND_TASKS, if (!has_control()) GTEST_SKIP() << no_control; \
-                between_busy_peers(WEFT_SCRIPT, staged(), staged()))
+#define TEST_P_CONTROLLED(suite, name) TEST_P_WHERE(suite, name, has_control(), no_control, staged(), staged())
 
 constexpr std::array<std::size_t, 6> some_sizes{1, 4096, 65'537, slot, slot + 1, 11 * slot + 12'345};
 
@@ -103,23 +101,19 @@ TEST_P_DEVICE_MEMORY(device_memory, of_the_peer_is_written_from_host_memory) {
   }
 }
 
-TEST_P(device_memory, that_is_written_to_host_memory_counts_there) {
-  if (!opens_regions()) GTEST_SKIP() << no_open_regions;
-  between([&](net::connection& client, net::connection&) -> task<> {
-    constexpr std::size_t bytes = 3 * slot;
-    const mr::region here = co_await on_device(bytes, 7);
-    const mr::porting::write_counter counter;
-    mr::region there = co_await device().domain().register_memory(std::vector<std::byte>(bytes),
-                                                                  {.usage = for_peers, .disabled = true});
-    mr::porting::bind(there, counter);
-    co_await mr::porting::enable(there);
-    co_await client.write(here.slice(), there.remote());
-    co_await counter.wait_for(1);
-    EXPECT_TRUE(holds(there.bytes(), 7));
-    const std::vector<net::list_part> parts(5, {.local = here.slice(0, 10), .remote = there.remote().slice(0, 10)});
-    co_await client.write(parts);
-    co_await counter.wait_for(6);
-  });
+TEST_P_REGIONS(device_memory, that_is_written_to_host_memory_counts_there, staged(), staged()) {
+  constexpr std::size_t bytes = 3 * slot;
+  const mr::region here = co_await on_device(bytes, 7);
+  const mr::porting::write_counter counter;
+  mr::region there = co_await register_zeros(bytes, {.usage = for_peers, .disabled = true});
+  mr::porting::bind(there, counter);
+  co_await mr::porting::enable(there);
+  co_await client.write(here.slice(), there.remote());
+  co_await counter.wait_for(1);
+  EXPECT_TRUE(holds(there.bytes(), 7));
+  const std::vector<net::list_part> parts(5, {.local = here.slice(0, 10), .remote = there.remote().slice(0, 10)});
+  co_await client.write(parts);
+  co_await counter.wait_for(6);
 }
 
 TEST_P_DEVICE_MEMORY(device_memory, of_the_peer_is_read_into_host_memory) {
@@ -143,25 +137,23 @@ TEST_P_DEVICE_MEMORY(device_memory, of_both_ends_is_written_and_read) {
   }
 }
 
-TEST_P(device_memory, of_this_end_is_written_to_and_read_from_host_memory_of_the_peer) {
-  between([&](net::connection& client, net::connection& server) -> task<> {
-    for (const std::size_t bytes : some_sizes) {
-      const net::exposure there = co_await server.expose(co_await zeroed(pool(), bytes), for_peers);
-      const mr::region here = co_await on_device(bytes, 4);
-      co_await client.write(here.slice(), there.remote());
-      co_await client.flush(there.remote().slice(0, 1));
-      EXPECT_TRUE(holds(there.memory().bytes(), 4)) << bytes;
-      const mr::region back = co_await on_device(bytes, 5);
-      co_await client.read(back.slice(), there.remote());
-      EXPECT_TRUE(has(back, 4)) << bytes;
-    }
-  });
+TEST_P_DEVICE_MEMORY(device_memory, of_this_end_is_written_to_and_read_from_host_memory_of_the_peer) {
+  for (const std::size_t bytes : some_sizes) {
+    const net::exposure there = co_await expose_zeros(server, bytes, for_peers);
+    const mr::region here = co_await on_device(bytes, 4);
+    co_await client.write(here.slice(), there.remote());
+    co_await client.flush(there.remote().slice(0, 1));
+    EXPECT_TRUE(holds(there.memory().bytes(), 4)) << bytes;
+    const mr::region back = co_await on_device(bytes, 5);
+    co_await client.read(back.slice(), there.remote());
+    EXPECT_TRUE(has(back, 4)) << bytes;
+  }
 }
 
 // Its peer need not know of devices.
 TEST_P_WINDOWS(device_memory, of_this_end_needs_nothing_of_the_peer) {
   EXPECT_FALSE(client.capabilities().device_memory);
-  const net::exposure there = co_await server.expose(co_await zeroed(pool(), 5000), for_peers);
+  const net::exposure there = co_await expose_zeros(server, 5000, for_peers);
   const mr::region here = co_await on_device(5000, 4);
   co_await client.write(here.slice(), there.remote(), {.immediate = 17});
   const net::message word = co_await server.recv_or_throw();
@@ -169,22 +161,17 @@ TEST_P_WINDOWS(device_memory, of_this_end_needs_nothing_of_the_peer) {
   EXPECT_TRUE(holds(there.memory().bytes(), 4));
 }
 
-TEST_P(device_memory, is_sent_beside_host_memory) {
-  auto large = staged();
-  large.receive_size = 1 << 20;
-  large.receive_depth = 2;
-  const auto script = [&](net::connection& client, net::connection& server) -> task<> {
-    const mr::region body = co_await on_device(600'000, 8);
-    const mr::buffer head = co_await filled(pool(), 100, 6);
-    const std::array parts{head.slice(), body.slice(0, 300'000), body.slice(300'000, 300'000)};
-    co_await client.send(parts, {.immediate = 5});
-    const net::message got = co_await server.recv_or_throw();
-    EXPECT_EQ(got.payload.size(), 600'100u);
-    EXPECT_EQ(got.immediate, 5u);
-    EXPECT_TRUE(holds(got.payload.bytes().first(100), 6));
-    EXPECT_TRUE(holds(got.payload.bytes().subspan(100), 8));
-  };
-  between_peers(script, large, large);
+TEST_P_BETWEEN(device_memory, is_sent_beside_host_memory, staged(),
+               options({.receive_size = 1 << 20, .receive_depth = 2, .device_memory = true})) {
+  const mr::region body = co_await on_device(600'000, 8);
+  const mr::buffer head = co_await filled(pool(), 100, 6);
+  const std::array parts{head.slice(), body.slice(0, 300'000), body.slice(300'000, 300'000)};
+  co_await client.send(parts, {.immediate = 5});
+  const net::message got = co_await server.recv_or_throw();
+  EXPECT_EQ(got.payload.size(), 600'100u);
+  EXPECT_EQ(got.immediate, 5u);
+  EXPECT_TRUE(holds(got.payload.bytes().first(100), 6));
+  EXPECT_TRUE(holds(got.payload.bytes().subspan(100), 8));
 }
 
 TEST_P_DEVICE_MEMORY(device_memory, is_in_place_when_a_later_message_arrives) {
@@ -291,12 +278,9 @@ TEST_P(device_memory, of_the_peer_needs_the_option_at_both_ends) {
     const mr::region there = co_await on_device(4096, 0);
     mr::buffer host = co_await filled(pool(), 4096, 1);
     const auto failure = co_await failure_of(client.write(host, there.remote()));
-    if (!failure) ADD_FAILURE() << "it was written";
-    EXPECT_EQ(failure ? failure->code() : std::error_code(), errc::not_supported);
-    EXPECT_NE((failure ? std::string(failure->what()) : "").find("device_memory"), std::string::npos);
+    EXPECT_TRUE(failed_with(failure, errc::not_supported, "device_memory"));
     EXPECT_EQ(co_await code_of(server.expose(there.slice(), for_peers)), errc::access_denied);
-    co_await client.send(host);
-    static_cast<void>(co_await server.recv_or_throw());
+    co_await expect_delivery(client, server);
   };
   between_peers(script, staged(), options());
   between_peers(script, options(), staged());
@@ -358,27 +342,21 @@ TEST_P_DEVICE_MEMORY(device_memory, is_lent_to_one_peer_until_it_is_taken_back) 
   EXPECT_EQ(co_await until_the_end.ended(), net::exposure_end::connection);
 }
 
-TEST_P(device_memory, is_kept_until_a_copy_of_the_peers_has_ended) {
-  if (!has_control()) GTEST_SKIP() << no_control;
-  between_busy_peers(
-      [&](net::connection& client, net::connection&, scope& tasks) -> task<> {
-        mr::region there = co_await on_device(4096, 2);
-        if (there.remote().places().back().fabric != mr::place_behind_owner) co_return;
-        const mr::buffer host = co_await filled(pool(), 4096, 1);
-        co_await client.write(host.slice(), there.remote());
-        while (control().outstanding() != 0) co_await yield();
-        control().hold();
-        attempt write(tasks, client.write(host.slice(), there.remote()));
-        while (control().outstanding() == 0 && !write.ended()) co_await yield();
-        attempt release(tasks, there.release());
-        for (int i = 0; i != 100; ++i) co_await yield();
-        EXPECT_FALSE(release.ended());
-        control().release();
-        co_await write.end();
-        co_await release.end();
-        EXPECT_TRUE(write.succeeded() && release.succeeded());
-      },
-      staged(), staged());
+TEST_P_CONTROLLED(device_memory, is_kept_until_a_copy_of_the_peers_has_ended) {
+  mr::region there = co_await on_device(4096, 2);
+  if (there.remote().places().back().fabric != mr::place_behind_owner) co_return;
+  const mr::buffer host = co_await filled(pool(), 4096, 1);
+  co_await client.write(host.slice(), there.remote());
+  while (control().outstanding() != 0) co_await yield();
+  control().hold();
+  attempt write(tasks, client.write(host.slice(), there.remote()));
+  while (control().outstanding() == 0 && !write.ended()) co_await yield();
+  attempt release(tasks, there.release());
+  for (int i = 0; i != 100; ++i) co_await yield();
+  EXPECT_FALSE(release.ended());
+  control().release();
+  EXPECT_TRUE(co_await succeeds(write));
+  EXPECT_TRUE(co_await succeeds(release));
 }
 
 // The executor's own thread waits for the device then, which it must not do for itself.
@@ -422,66 +400,52 @@ TEST_P_BETWEEN(device_memory, of_an_operation_that_is_stopped_is_free_when_that_
   EXPECT_TRUE(write.succeeded() || write.code() == errc::canceled) << write.words();
 }
 
-TEST_P(device_memory, of_a_buffer_whose_write_is_stopped_lets_the_connection_go_on) {
-  if (!has_control()) GTEST_SKIP() << no_control;
-  between_busy_peers(
-      [&](net::connection& client, net::connection&, scope& tasks) -> task<> {
-        const mr::region there = co_await on_device(4096, 2);
-        if (there.remote().places().back().fabric != mr::place_behind_owner) co_return;
-        mr::buffer host = co_await filled(pool(), 4096, 1);
-        control().hold();
-        attempt write(tasks, client.write(host, there.remote()));
-        while (control().outstanding() == 0 && !write.ended()) co_await yield();
-        write.stop();
-        co_await write.end();
-        EXPECT_EQ(write.code(), errc::canceled);
-        EXPECT_TRUE(write.posted());
-        EXPECT_TRUE(host.in_use());
-        control().release();
-        mr::buffer sink = co_await zeroed(pool(), 4096);
-        co_await client.read(sink, there.remote());
-        EXPECT_TRUE(holds(sink.bytes(), 1));
-        EXPECT_FALSE(host.in_use());
-      },
-      staged(), staged());
+TEST_P_CONTROLLED(device_memory, of_a_buffer_whose_write_is_stopped_lets_the_connection_go_on) {
+  const mr::region there = co_await on_device(4096, 2);
+  if (there.remote().places().back().fabric != mr::place_behind_owner) co_return;
+  mr::buffer host = co_await filled(pool(), 4096, 1);
+  control().hold();
+  attempt write(tasks, client.write(host, there.remote()));
+  while (control().outstanding() == 0 && !write.ended()) co_await yield();
+  EXPECT_EQ(co_await code_once_stopped(write), errc::canceled);
+  EXPECT_TRUE(write.posted());
+  EXPECT_TRUE(host.in_use());
+  control().release();
+  mr::buffer sink = co_await zeroed(pool(), 4096);
+  co_await client.read(sink, there.remote());
+  EXPECT_TRUE(holds(sink.bytes(), 1));
+  EXPECT_FALSE(host.in_use());
 }
 
-TEST_P(device_memory, lists_that_are_stopped_say_how_far_they_came) {
-  if (!has_control()) GTEST_SKIP() << no_control;
-  between_busy_peers(
-      [&](net::connection& client, net::connection&, scope& tasks) -> task<> {
-        constexpr std::size_t block = 50'000;
-        const auto pairs = shuffled_pairs(200);
-        const mr::region there = co_await on_device(block * pairs.size(), 0);
-        const mr::region here = co_await on_device(block * pairs.size(), 3);
-        const net::block_list all{
-            .local = here.slice(), .remote = there.remote(), .block_bytes = block, .blocks = pairs};
-        std::size_t done = 0;
-        const auto push = [&]() -> task<> {
-          auto list = client.write(all);
-          try {
-            co_await list;
-          } catch (const error&) {
-            done = list.done();
-            throw;
-          }
-          done = list.done();
-        };
-        attempt write(tasks, push());
-        while (control().outstanding() == 0 && !write.ended()) co_await yield();
-        write.stop();
-        co_await write.end();
-        EXPECT_TRUE(write.succeeded() || write.code() == errc::canceled) << write.words();
-        const auto sent = contents(here);
-        const auto written = contents(there);
-        for (std::size_t i = 0; i != done; ++i) {
-          EXPECT_EQ(std::memcmp(sent.data() + pairs[i].local * block, written.data() + pairs[i].remote * block, block),
-                    0);
-        }
-        mr::buffer host = co_await filled(pool(), 16, 1);
-        co_await client.send(host);
-      },
-      staged(), staged());
+TEST_P_CONTROLLED(device_memory, lists_that_are_stopped_say_how_far_they_came) {
+  constexpr std::size_t block = 50'000;
+  const auto pairs = shuffled_pairs(200);
+  const mr::region there = co_await on_device(block * pairs.size(), 0);
+  const mr::region here = co_await on_device(block * pairs.size(), 3);
+  const net::block_list all{.local = here.slice(), .remote = there.remote(), .block_bytes = block, .blocks = pairs};
+  std::size_t done = 0;
+  const auto push = [&]() -> task<> {
+    auto list = client.write(all);
+    try {
+      co_await list;
+    } catch (const error&) {
+      done = list.done();
+      throw;
+    }
+    done = list.done();
+  };
+  attempt write(tasks, push());
+  while (control().outstanding() == 0 && !write.ended()) co_await yield();
+  write.stop();
+  co_await write.end();
+  EXPECT_TRUE(write.succeeded() || write.code() == errc::canceled) << write.words();
+  const auto sent = contents(here);
+  const auto written = contents(there);
+  for (std::size_t i = 0; i != done; ++i) {
+    EXPECT_EQ(std::memcmp(sent.data() + pairs[i].local * block, written.data() + pairs[i].remote * block, block), 0);
+  }
+  mr::buffer host = co_await filled(pool(), 16, 1);
+  co_await client.send(host);
 }
 
 TEST_P(device_memory, in_the_middle_of_a_write_survives_the_end_of_the_connection) {
@@ -505,8 +469,7 @@ TEST_P_BETWEEN(device_memory, in_the_middle_of_a_write_is_copied_before_an_order
   attempt write(tasks, client.write(here.slice(), there.remote()));
   co_await yield();
   co_await client.close();
-  co_await write.end();
-  EXPECT_TRUE(write.succeeded()) << write.words();
+  EXPECT_TRUE(co_await succeeds(write));
   EXPECT_TRUE(has(there, 3));
 }
 
@@ -535,8 +498,7 @@ TEST_P_CONTROLLED(device_memory, of_a_context_that_is_gone_is_an_error) {
   EXPECT_EQ(
       co_await code_of(device().domain().register_memory(there.bytes(), {.usage = for_all, .device = gpu().get()})),
       errc::closed);
-  co_await client.send(host);
-  static_cast<void>(co_await server.recv_or_throw());
+  co_await expect_delivery(client, server);
 }
 
 TEST_P(device_memory, outlives_the_failure_of_any_call_of_the_driver) {
@@ -596,15 +558,10 @@ TEST_P(device_memory, that_is_borrowed_by_a_task_that_is_destroyed_ends_the_prog
       const mr::region here = co_await on_device(4096, 2);
       const std::array parts{net::list_part{here.slice(), there.remote()}};
       control().hold();
-      if (in_a_list) {
-        const auto writing = await_loosely(client.write(parts));
-        writing.start(home());
-        while (control().outstanding() == 0 || !writing.at_rest()) co_await yield();
-      } else {
-        const auto writing = await_loosely(client.write(here.slice(), there.remote()));
-        writing.start(home());
-        while (control().outstanding() == 0 || !writing.at_rest()) co_await yield();
-      }
+      const auto writing =
+          in_a_list ? await_loosely(client.write(parts)) : await_loosely(client.write(here.slice(), there.remote()));
+      writing.start(home());
+      while (control().outstanding() == 0 || !writing.at_rest()) co_await yield();
     });
   };
   EXPECT_DEATH(misuse(false), "a task was destroyed in the middle of a write on borrowed memory");
@@ -665,9 +622,7 @@ class device_memory_in_a_crowd : public device_memory {
  private:
   task<mr::region> make(bool is_on_device, plan how, unsigned seed) {
     if (is_on_device) co_return co_await on_device(how.bytes, seed);
-    std::vector<std::byte> memory(how.bytes);
-    fill(memory, seed);
-    co_return co_await device().domain().register_memory(std::move(memory), {.usage = for_all});
+    co_return co_await device().domain().register_memory(pattern(how.bytes, seed), {.usage = for_all});
   }
 };
 WEFT_ON_EVERY_TRANSPORT(device_memory_in_a_crowd);
@@ -760,17 +715,14 @@ TEST_P_BETWEEN(device_memory, of_a_pool_comes_in_blocks_that_are_waited_for, sta
   EXPECT_FALSE(waits.ended());
   EXPECT_FALSE(pages.try_allocate());
   taken.pop_back();
-  co_await waits.end();
-  EXPECT_TRUE(waits.succeeded());
+  EXPECT_TRUE(co_await succeeds(waits));
   EXPECT_EQ(pages.available(), 1u);  // the attempt has dropped its own
   attempt stopped(tasks, [](mr::device_pool& from) -> task<> {
     std::vector<mr::device_block> more;
     for (;;) more.push_back(co_await from.allocate());
   }(pages));
   co_await settle();
-  stopped.stop();
-  co_await stopped.end();
-  EXPECT_EQ(stopped.code(), errc::canceled);
+  EXPECT_EQ(co_await code_once_stopped(stopped), errc::canceled);
   EXPECT_EQ(pages.available(), 1u);
   EXPECT_EQ(co_await code_of(mr::device_pool::make(domain, gpu(), {.block_bytes = block})), errc::zero_length);
   EXPECT_EQ(co_await code_of(mr::device_pool::make(domain, gpu(), {.block_bytes = SIZE_MAX, .blocks = 2})),
@@ -791,43 +743,35 @@ TEST_P_TASK(device_memory, of_a_copy_whose_task_is_destroyed_is_free_only_then) 
   EXPECT_TRUE(holds(now, 4));
 }
 
-TEST_P(device_memory, is_filled_by_a_stream_of_the_program_that_is_waited_for) {
-  if (!has_control()) GTEST_SKIP() << no_control;
+TEST_P_TASK_WHERE(device_memory, is_filled_by_a_stream_of_the_program_that_is_waited_for, has_control(), no_control) {
   using namespace mr::cuda;
-  using create_stream = status(stream_handle*, unsigned);
-  using destroy_stream = status(stream_handle);
-  using copy = status(device_address, device_address, std::size_t, stream_handle);
-  run([&]() -> task<> {
-    const mr::device_memory memory = gpu()->allocate(slot);
-    const std::vector<std::byte> host = pattern(slot, 7);
-    context_handle context = nullptr;
-    EXPECT_EQ(control().function<status(context_handle*, device_handle)>("cuDevicePrimaryCtxRetain")(&context, 0),
-              status::success);
-    EXPECT_EQ(control().function<status(context_handle)>("cuCtxPushCurrent_v2")(context), status::success);
-    stream_handle stream = nullptr;
-    EXPECT_EQ(control().function<create_stream>("cuStreamCreate")(&stream, 1), status::success);
-    const auto fill_memory = [&] {
-      const auto address = [](const std::byte* place) {
-        return device_address{reinterpret_cast<std::uintptr_t>(place)};
-      };
-      return control().function<copy>("cuMemcpyAsync")(address(memory.data()), address(host.data()), slot, stream);
-    };
-    EXPECT_EQ(fill_memory(), status::success);
-    co_await mr::stream_finished(gpu(), stream);
-    EXPECT_TRUE(holds(get(memory.bytes()), 7));
-    control().hold();  // it would never end
-    EXPECT_EQ(fill_memory(), status::success);
-    {
-      const auto waiting = await_loosely(mr::stream_finished(gpu(), stream));
-      waiting.start(home());
-      for (int turns = 0; turns < 3 || !waiting.at_rest(); ++turns) co_await yield();
-    }
-    control().release();
-    co_await mr::stream_finished(gpu(), stream);
-    EXPECT_EQ(control().function<destroy_stream>("cuStreamDestroy_v2")(stream), status::success);
-    EXPECT_EQ(control().function<status(context_handle*)>("cuCtxPopCurrent_v2")(&context), status::success);
-    EXPECT_EQ(control().function<status(device_handle)>("cuDevicePrimaryCtxRelease_v2")(0), status::success);
-  });
+  const mr::cuda::driver& functions = load_driver(stand_in::library());
+  const mr::device_memory memory = gpu()->allocate(slot);
+  const std::vector<std::byte> host = pattern(slot, 7);
+  context_handle context = nullptr;
+  EXPECT_EQ(functions.device_primary_ctx_retain(&context, 0), status::success);
+  EXPECT_EQ(functions.ctx_push_current(context), status::success);
+  stream_handle stream = nullptr;
+  EXPECT_EQ(functions.stream_create(&stream, 1), status::success);
+  const auto fill_memory = [&] {
+    const auto address = [](const std::byte* place) { return device_address{reinterpret_cast<std::uintptr_t>(place)}; };
+    return functions.memcpy_async(address(memory.data()), address(host.data()), slot, stream);
+  };
+  EXPECT_EQ(fill_memory(), status::success);
+  co_await mr::stream_finished(gpu(), stream);
+  EXPECT_TRUE(holds(get(memory.bytes()), 7));
+  control().hold();  // it would never end
+  EXPECT_EQ(fill_memory(), status::success);
+  {
+    const auto waiting = await_loosely(mr::stream_finished(gpu(), stream));
+    waiting.start(home());
+    for (int turns = 0; turns < 3 || !waiting.at_rest(); ++turns) co_await yield();
+  }
+  control().release();
+  co_await mr::stream_finished(gpu(), stream);
+  EXPECT_EQ(functions.stream_destroy(stream), status::success);
+  EXPECT_EQ(functions.ctx_pop_current(&context), status::success);
+  EXPECT_EQ(functions.device_primary_ctx_release(0), status::success);
 }
 
 TEST_P_TASK(device_memory, is_copied_by_the_program_in_either_direction) {

@@ -11,9 +11,6 @@ inline task<std::vector<std::size_t>> round_trips_of_each(mr::pool& pool, std::v
                                                           std::size_t mean) {
   std::vector<std::size_t> served(all.size());
   std::size_t left = all.size() * mean;
-  const auto echo = [](net::connection& peer) -> task<> {
-    while (auto message = co_await peer.recv()) co_await peer.send(std::move(message->payload));
-  };
   const auto ask = [&](net::connection& peer, std::size_t& count) -> task<> {
     while (left > 0) {
       co_await peer.send(co_await pool.allocate(64));

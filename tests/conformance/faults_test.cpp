@@ -20,9 +20,9 @@ class faults : public peers {
 
   task<> serve(net::listener& listener) {
     auto peer = co_await accept_one(listener, options());
-    const auto open = co_await peer.expose(co_await zeroed(pool(), 50'000), mr::usage::write_dst | mr::usage::read_src);
+    const auto open = co_await expose_zeros(peer, 50'000);
     co_await tell(peer, pool(), open.remote());
-    while (auto message = co_await peer.recv()) co_await peer.send(std::move(message->payload));
+    co_await echo(peer);
     co_await peer.close();
   }
 

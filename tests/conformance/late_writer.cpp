@@ -5,7 +5,9 @@
 
 #include <cstdio>
 
+#include "kit/buffers.hpp"
 #include "kit/standard.hpp"
+#include "kit/tell.hpp"
 
 namespace weft::test {
 namespace {
@@ -22,21 +24,9 @@ constexpr unsigned most_lost = 20;
 
 // The deadline is the way that takes memory back while nobody is about to.
 enum class way : std::uint8_t { revoke, deadline, release, close };
-constexpr std::array ways{way::revoke, way::deadline, way::release, way::close};
-
-const char* words_for(way how) noexcept {
-  switch (how) {
-    case way::revoke:
-      return "by revoke()";
-    case way::deadline:
-      return "at its deadline";
-    case way::release:
-      return "by releasing its region";
-    case way::close:
-      break;
-  }
-  return "with its connection";
-}
+constexpr std::array ways{std::pair{way::revoke, "by revoke()"}, std::pair{way::deadline, "at its deadline"},
+                          std::pair{way::release, "by releasing its region"},
+                          std::pair{way::close, "with its connection"}};
 
 std::string with_any_port(const std::string& address) {
   std::string all;
@@ -96,13 +86,11 @@ class writer : private immovable {
 
   // Each connection is good for one time that memory is taken back.
   task<> write_on_and_on(net::device& device) {
-    auto source = co_await device.allocate(how_.bytes);
-    std::fill(source.bytes().begin(), source.bytes().end(), of_writer);
+    const auto source = co_await filled_with(device.pool(), how_.bytes, of_writer);
     while (!stopped_) {
       try {
         net::connection peer = co_await device.connect(address_);
-        const auto note = co_await peer.recv_or_throw();
-        const auto there = mr::remote_region::unpack(note.bytes());
+        const auto there = co_await hear_region(peer);
         const auto body = [&](scope& tasks) -> task<> {
           for (unsigned i = 0; i < how_.writes; ++i) tasks.spawn(write(peer, source, there, i));
           co_return;
@@ -176,7 +164,7 @@ class owner {
   task<bool> lend_buffer(net::connection peer, way how) {
     auto open = co_await expose(peer, how);
     const std::span<const std::byte> bytes = open.memory().bytes();
-    co_await tell(peer, open.remote());
+    co_await tell(peer, device_.pool(), open.remote());
     const bool was_written = co_await until_written(bytes, &open);
     if (how == way::close) peer.abort();
     if (how == way::deadline || how == way::close) static_cast<void>(co_await open.ended());
@@ -194,8 +182,7 @@ class owner {
   // A machine may be too slow to open it in the time for which it is to be lent, too.
   task<net::exposure> expose(net::connection& peer, way how) {
     for (;; lent_for_ *= 2) {
-      auto memory = co_await device_.allocate(how_.bytes);
-      std::fill(memory.bytes().begin(), memory.bytes().end(), std::byte{0});
+      auto memory = co_await zeroed(device_.pool(), how_.bytes);
       const time_point until = how == way::deadline ? std::chrono::steady_clock::now() + lent_for_ : time_point::max();
       try {
         co_return co_await peer.expose(std::move(memory), mr::usage::write_dst, {.until = until});
@@ -210,19 +197,11 @@ class owner {
     std::vector<std::byte> memory(how_.bytes);
     const mr::registration_options purpose{.usage = mr::usage::write_dst};
     auto region = co_await device_.register_memory(std::span<std::byte>(memory), purpose);
-    co_await tell(peer, region.remote());
+    co_await tell(peer, device_.pool(), region.remote());
     const bool was_written = co_await until_written(memory, nullptr);
     co_await region.release();
     co_await watch(memory, was_written);
     peer.abort();
-  }
-
-  task<> tell(net::connection& peer, const mr::remote_region& where) {
-    auto note = co_await device_.allocate(mr::remote_region::max_packed_bytes);
-    const auto packed = where.pack();
-    std::copy(packed.begin(), packed.end(), note.bytes().begin());
-    const mr::slice words = note.slice(0, packed.size());
-    co_await peer.send(words);
   }
 
   // Not longer than the memory is lent. Every writer begins at its beginning.
@@ -285,8 +264,8 @@ std::vector<late_writing_result> write_late(const device_maker& open, const late
     writer peer(open, how, std::string(listener.address()));
     std::exception_ptr failure;
     try {
-      for (const way which : ways) {
-        all.push_back({.way = words_for(which)});
+      for (const auto& [which, words] : ways) {
+        all.push_back({.way = words});
         const std::uint64_t before = peer.writes();
         co_await try_way(device, listener, how, which, all.back());
         all.back().writes = peer.writes() - before;

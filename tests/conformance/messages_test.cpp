@@ -32,8 +32,7 @@ TEST_P_BETWEEN(messages, of_bytes_that_are_copied_are_like_others, options(), op
   EXPECT_TRUE(empty.size() == 0 && empty.immediate == 7u && empty.text().empty());
 
   const std::vector<std::byte> large(101);
-  const auto failure = co_await failure_of(client.send_bytes(large));
-  EXPECT_TRUE(failure && failure->code() == errc::message_too_large && !failure->posted());
+  EXPECT_TRUE(refused_with(co_await failure_of(client.send_bytes(large)), errc::message_too_large));
   auto late = client.send_bytes("late");
   { const net::connection dropped = std::move(client); }
   co_await server.ended();
@@ -49,8 +48,7 @@ TEST_P_BETWEEN(messages, larger_than_a_tcp_segment_and_than_a_socket_buffer_arri
     const auto message = co_await server.recv_or_throw();
     EXPECT_EQ(message.size(), bytes);
     EXPECT_TRUE(holds(message.bytes(), 4));
-    co_await sending.end();
-    EXPECT_TRUE(sending.succeeded());
+    EXPECT_TRUE(co_await succeeds(sending));
   }
 }
 
@@ -78,8 +76,7 @@ TEST_P_BETWEEN(messages, arrive_in_the_order_of_their_sends) {
     const auto message = co_await server.recv_or_throw();
     EXPECT_TRUE(message.size() == i % 97 && holds(message.bytes(), i)) << i;
   }
-  co_await sending.end();
-  EXPECT_TRUE(sending.succeeded());
+  EXPECT_TRUE(co_await succeeds(sending));
 }
 
 TEST_P_BETWEEN(messages, posted_together_arrive_in_the_order_of_posting_and_complete_in_it) {
@@ -117,18 +114,14 @@ TEST_P_BETWEEN(messages, go_both_ways_at_once) {
 }
 
 TEST_P_BETWEEN(messages, can_be_sent_back_without_a_copy) {
-  const auto echo = [&]() -> task<> {
-    while (auto message = co_await server.recv()) co_await server.send(std::move(message->payload));
-  };
-  attempt echoing(tasks, echo());
+  attempt echoing(tasks, echo(server));
   for (unsigned i = 0; i < 100; ++i) {
     co_await client.send(co_await filled(pool(), i, i));
     const auto message = co_await client.recv_or_throw();
     EXPECT_TRUE(message.size() == i && holds(message.bytes(), i));
   }
   co_await client.close();
-  co_await echoing.end();
-  EXPECT_TRUE(echoing.succeeded()) << echoing.words();
+  EXPECT_TRUE(co_await succeeds(echoing));
 }
 
 TEST_P_BETWEEN(messages, a_server_may_speak_first) {
@@ -168,23 +161,19 @@ TEST_P_BETWEEN(messages, from_a_buffer_that_was_moved_from_are_refused) {
   EXPECT_EQ(co_await code_of(client.send(mr::slice())), errc::invalid_argument);
 }
 
-TEST_P(messages, from_memory_of_another_device_are_refused) {
+TEST_P_BETWEEN(messages, from_memory_of_another_device_are_refused) {
   auto other = open_device_of(GetParam());
-  between_peers([&](net::connection& client, net::connection&) -> task<> {
-    auto foreign = co_await other.pool().allocate(10);
-    EXPECT_EQ(co_await code_of(client.send(foreign)), errc::wrong_device);
-  });
+  auto foreign = co_await other.pool().allocate(10);
+  EXPECT_EQ(co_await code_of(client.send(foreign)), errc::wrong_device);
 }
 
 TEST_P_BETWEEN(messages, from_memory_that_is_not_registered_for_sending_are_refused) {
-  const mr::registration_options purpose{.usage = mr::usage::recv};
-  const auto region = co_await device().domain().register_memory(std::vector<std::byte>(100), purpose);
+  const auto region = co_await register_zeros(100, {.usage = mr::usage::recv});
   EXPECT_EQ(co_await code_of(client.send(region.slice())), errc::access_denied);
 }
 
 TEST_P_BETWEEN(messages, from_registered_memory_of_the_users_own_arrive) {
-  const mr::registration_options purpose{.usage = mr::usage::send};
-  auto region = co_await device().domain().register_memory(std::vector<std::byte>(100), purpose);
+  auto region = co_await register_zeros(100, {.usage = mr::usage::send});
   fill(region.bytes(), 8);
   co_await client.send(region.slice());
   const auto message = co_await server.recv_or_throw();
@@ -203,9 +192,8 @@ TEST_P_BETWEEN(messages, may_share_one_buffer) {
   attempt first(tasks, client.send(payload));
   attempt second(tasks, client.send(payload));
   for (int i = 0; i < 2; ++i) EXPECT_TRUE(holds((co_await server.recv_or_throw()).bytes(), 9));
-  co_await first.end();
-  co_await second.end();
-  EXPECT_TRUE(first.succeeded() && second.succeeded());
+  EXPECT_TRUE(co_await succeeds(first));
+  EXPECT_TRUE(co_await succeeds(second));
   EXPECT_FALSE(payload.in_use());
 }
 
@@ -215,9 +203,8 @@ TEST_P_BETWEEN(messages, may_share_a_buffer_that_goes_with_the_last_of_them) {
   attempt second(tasks, client.send(payload));
   payload = mr::shared_buffer();
   for (int i = 0; i < 2; ++i) EXPECT_TRUE(holds((co_await server.recv_or_throw()).bytes(), 9));
-  co_await first.end();
-  co_await second.end();
-  EXPECT_TRUE(first.succeeded() && second.succeeded());
+  EXPECT_TRUE(co_await succeeds(first));
+  EXPECT_TRUE(co_await succeeds(second));
 }
 
 TEST_P_BETWEEN(messages, receivers_are_served_in_the_order_of_their_coming) {
@@ -245,8 +232,7 @@ TEST_P_BETWEEN(messages, a_task_that_sends_and_receives_without_end_lets_others_
   attempt going_on(tasks, go_on());
   co_await yield();
   is_over = true;
-  co_await going_on.end();
-  EXPECT_TRUE(going_on.succeeded());
+  EXPECT_TRUE(co_await succeeds(going_on));
 }
 
 // So many that one look of the executor's does not serve them all.
@@ -310,8 +296,7 @@ TEST_P_BETWEEN(messages, with_immediate_data_wait_for_credits_like_others, optio
   co_await settle();
   EXPECT_FALSE(sending.ended());
   for (std::uint32_t i = 0; i < 100; ++i) EXPECT_EQ((co_await server.recv_or_throw()).immediate, i);
-  co_await sending.end();
-  EXPECT_TRUE(sending.succeeded()) << sending.words();
+  EXPECT_TRUE(co_await succeeds(sending));
 }
 
 TEST_P_BETWEEN(messages, the_capabilities_tell_what_was_negotiated) {

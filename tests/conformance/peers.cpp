@@ -159,8 +159,39 @@ bool peers::is_rnic() const {
 }
 
 task<> peers::until_lent_buffers_return(std::size_t in_use) {
-  if (GetParam().revokes_at_once) co_return;
-  while (pool().statistics().send.in_use_bytes > in_use) co_await yield();
+  const auto now = [&] { return pool().statistics().send.in_use_bytes; };
+  while (!GetParam().revokes_at_once && now() > in_use) co_await yield();
+  EXPECT_EQ(now(), in_use);
+}
+
+task<net::exposure> peers::expose_zeros(net::connection& at, std::size_t bytes, mr::usage uses,
+                                        net::expose_options how) {
+  auto memory = co_await zeroed(pool(), bytes);
+  co_return co_await at.expose(std::move(memory), uses, how);
+}
+
+task<> peers::write_and_flush(net::connection& by, mr::buffer& what, mr::remote_slice where) {
+  co_await by.write(what, where);
+  co_await by.flush(where);
+}
+
+task<> peers::expect_delivery(net::connection& from, net::connection& to) {
+  co_await from.send(co_await filled(pool(), 10, 1));
+  const auto message = co_await to.recv_or_throw();
+  EXPECT_TRUE(message.size() == 10 && holds(message.bytes(), 1));
+}
+
+task<mr::region> peers::register_zeros(std::size_t bytes, mr::registration_options how) {
+  co_return co_await device_->domain().register_memory(std::vector<std::byte>(bytes), how);
+}
+
+task<std::optional<net::shared_receives>> peers::share_receives(net::shared_receive_options how) {
+  try {
+    co_return co_await device_->share_receives(how);
+  } catch (const error& why) {
+    if (why.code() != errc::not_supported) throw;
+  }
+  co_return std::nullopt;
 }
 
 bool peers::has_windows() { return mr::includes(device_->domain().capabilities().usages, mr::usage::bind_window); }
@@ -181,12 +212,8 @@ void peers::open_executor(const executor_options& options) {
 
 task<> peers::expect_late(net::connection& client, net::connection& server) {
   if (GetParam().forgives_late_accesses) {
-    for (net::connection* from : {&client, &server}) {
-      co_await from->send(co_await filled(pool(), 10, 1));
-      const auto message = co_await (from == &client ? server : client).recv_or_throw();
-      EXPECT_EQ(message.size(), 10u);
-    }
-    co_return;
+    co_await expect_delivery(client, server);
+    co_return co_await expect_delivery(server, client);
   }
   EXPECT_TRUE(failed_with(co_await failure_of(server.recv()), late_access()));
   EXPECT_TRUE(failed_with(co_await failure_of(client.recv()), errc::remote_access));
@@ -198,11 +225,14 @@ net::connection_options peers::options(net::connection_options chosen) {
   return chosen;
 }
 
+task<connected> peers::meet(net::listener& at, net::connection_options client, net::connection_options server) {
+  auto both = co_await when_all(device().connect(std::string(at.address()), client), accept_one(at, server));
+  co_return connected(std::move(std::get<0>(both)), std::move(std::get<1>(both)));
+}
+
 task<connected> peers::connect_pair(net::connection_options client, net::connection_options server) {
   net::listener listener = co_await device().listen(GetParam().any_address);
-  auto both =
-      co_await when_all(device().connect(std::string(listener.address()), client), accept_one(listener, server));
-  connected made(std::move(std::get<0>(both)), std::move(std::get<1>(both)));
+  connected made = co_await meet(listener, client, server);
   if (GetParam().joins_later) made.listener = std::move(listener);
   co_return made;
 }

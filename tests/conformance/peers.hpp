@@ -5,6 +5,7 @@
 #include <weft/net/link/transport.hpp>
 #include <weft/weft.hpp>
 
+#include <future>
 #include <iosfwd>
 #include <type_traits>
 
@@ -14,6 +15,7 @@
 #include "kit/clock.hpp"
 #include "kit/descriptors.hpp"
 #include "kit/expect_failure.hpp"
+#include "kit/other_thread.hpp"
 #include "kit/scripted_test.hpp"
 #include "kit/settle.hpp"
 #include "runtime/support.hpp"
@@ -88,20 +90,22 @@ void PrintTo(const transport_kind& kind, std::ostream* out);
 #define TEST_P_BETWEEN(suite, name, ...) \
   TEST_P_SCRIPT(suite, name, WEFT_ENDS_AND_TASKS, between_busy_peers(WEFT_SCRIPT __VA_OPT__(, ) __VA_ARGS__))
 
-/// The same, skipped where peers cannot be let into buffers.
-#define TEST_P_WINDOWS(suite, name, ...)                                                          \
-  TEST_P_SCRIPT(suite, name, WEFT_ENDS_AND_TASKS, if (!has_windows()) GTEST_SKIP() << no_windows; \
+/// The same, skipped for that reason unless it is possible.
+#define TEST_P_WHERE(suite, name, possible, why_not, ...)                                   \
+  TEST_P_SCRIPT(suite, name, WEFT_ENDS_AND_TASKS, if (!(possible)) GTEST_SKIP() << why_not; \
                 between_busy_peers(WEFT_SCRIPT __VA_OPT__(, ) __VA_ARGS__))
-
-/// The same, skipped where no region is open to all peers.
-#define TEST_P_REGIONS(suite, name)                                                                      \
-  TEST_P_SCRIPT(suite, name, WEFT_ENDS_AND_TASKS, if (!opens_regions()) GTEST_SKIP() << no_open_regions; \
-                between_busy_peers(WEFT_SCRIPT))
-
-/// TEST_P_TASK, skipped where peers cannot be let into buffers; and with a device of such a pool.
-#define TEST_P_WINDOWS_TASK(suite, name)                                                                               \
-  TEST_P_SCRIPT(suite, name, ([[maybe_unused]] ::weft::scope & tasks), if (!has_windows()) GTEST_SKIP() << no_windows; \
+/// TEST_P_TASK, likewise.
+#define TEST_P_TASK_WHERE(suite, name, possible, why_not)                                                        \
+  TEST_P_SCRIPT(suite, name, ([[maybe_unused]] ::weft::scope & tasks), if (!(possible)) GTEST_SKIP() << why_not; \
                 run(::weft::test::with_tasks(WEFT_SCRIPT)))
+
+/// Skipped where peers cannot be let into buffers, and where no region is open to all peers.
+#define TEST_P_WINDOWS(suite, name, ...) TEST_P_WHERE(suite, name, has_windows(), no_windows __VA_OPT__(, ) __VA_ARGS__)
+#define TEST_P_WINDOWS_TASK(suite, name) TEST_P_TASK_WHERE(suite, name, has_windows(), no_windows)
+#define TEST_P_REGIONS(suite, name, ...) \
+  TEST_P_WHERE(suite, name, opens_regions(), no_open_regions __VA_OPT__(, ) __VA_ARGS__)
+
+/// TEST_P_TASK with a device of such a pool.
 #define TEST_P_ON_DEVICE(suite, name, pool_options)                                               \
   TEST_P_SCRIPT(suite, name, ([[maybe_unused]] ::weft::scope & tasks), open_device(pool_options); \
                 run(::weft::test::with_tasks(WEFT_SCRIPT)))
@@ -114,6 +118,8 @@ void PrintTo(const transport_kind& kind, std::ostream* out);
 inline constexpr auto forever = 100s;
 // Takes many turns on its way, and still fits into one message of Soft-RoCE with what goes along.
 inline constexpr std::size_t long_transfer = (std::size_t{8} << 20) - 64;
+/// A pool that tests use up.
+inline const mr::pool_options tight{.max_bytes = std::size_t{4} << 20, .arena_bytes = std::size_t{1} << 20};
 inline constexpr mr::usage open_wide = mr::usage::write_dst | mr::usage::read_src;
 
 /// Two ends of a new connection.
@@ -123,6 +129,34 @@ struct connected {
   net::connection client;
   net::connection server;
 };
+
+/// Its code once it has ended; no code if it has succeeded.
+[[nodiscard]] inline task<std::error_code> code_of(attempt& what) {
+  co_await what.end();
+  co_return what.code();
+}
+[[nodiscard]] inline task<std::error_code> code_once_stopped(attempt& what) {
+  what.stop();
+  return code_of(what);
+}
+/// For EXPECT_TRUE: whether it succeeds.
+[[nodiscard]] inline task<testing::AssertionResult> succeeds(attempt& what) {
+  co_await what.end();
+  if (what.succeeded()) co_return testing::AssertionSuccess();
+  co_return testing::AssertionFailure() << "it has failed with " << what.words();
+}
+
+/// For EXPECT_TRUE: the operation has failed with this code before it was posted.
+template <class Code>
+testing::AssertionResult refused_with(const std::optional<error>& failure, Code code) {
+  if (failure && failure->posted()) return testing::AssertionFailure() << "it was posted: " << failure->what();
+  return failed_with(failure, code);
+}
+
+/// Sends back what comes, until the other end has closed.
+[[nodiscard]] inline task<> echo(net::connection& peer) {
+  while (auto message = co_await peer.recv()) co_await peer.send(std::move(message->payload));
+}
 
 /// The next peer of a listener.
 [[nodiscard]] task<net::connection> accept_one(net::listener& from, net::connection_options options);
@@ -149,12 +183,26 @@ class peers : public testing::TestWithParam<transport_kind> {
   /// Whether peers can be let into buffers.
   [[nodiscard]] bool has_windows();
   static constexpr const char* no_windows = "this device has no memory windows";
+  /// Whether a window is open to the peer of its connection alone.
+  [[nodiscard]] bool binds_keys() { return has_windows() && !GetParam().keys_can_be_passed_on; }
+  static constexpr const char* no_bound_keys = "this device has no memory windows, or does not look at who uses a key";
   /// Whether a region can be open to every peer that has its key.
   [[nodiscard]] bool opens_regions();
   static constexpr const char* no_open_regions = "the regions of this device are open to no peer";
-  /// Returns once no more than so many bytes of the pool are in use for sending: buffers that were lent return when
-  /// their keys have been revoked. Where that is at once, this does not wait.
+  /// Waits until just so many bytes of the pool are in use for sending: buffers that were lent return when their keys
+  /// have been revoked. Where that is at once, this does not wait.
   [[nodiscard]] task<> until_lent_buffers_return(std::size_t in_use);
+  /// A buffer of zeros of `at`'s, for its peer to use.
+  [[nodiscard]] task<net::exposure> expose_zeros(net::connection& at, std::size_t bytes, mr::usage uses = open_wide,
+                                                 net::expose_options how = {});
+  /// Returns once what is written is in its place.
+  [[nodiscard]] static task<> write_and_flush(net::connection& by, mr::buffer& what, mr::remote_slice where);
+  /// The connection goes on: what one end sends arrives at the other.
+  [[nodiscard]] task<> expect_delivery(net::connection& from, net::connection& to);
+  /// Memory of the program's, all zeros.
+  [[nodiscard]] task<mr::region> register_zeros(std::size_t bytes, mr::registration_options how);
+  /// Empty where the transport has none.
+  [[nodiscard]] task<std::optional<net::shared_receives>> share_receives(net::shared_receive_options how);
   /// Instead of the usual one.
   void open_device(const mr::pool_options& options);
   void open_executor(const executor_options& options);
@@ -162,6 +210,9 @@ class peers : public testing::TestWithParam<transport_kind> {
   /// Of a connection, `chosen` ones and the defaults, whatever is under test.
   [[nodiscard]] static net::connection_options options(net::connection_options chosen = {});
 
+  /// Connects to that listener.
+  [[nodiscard]] task<connected> meet(net::listener& at, net::connection_options client = options(),
+                                     net::connection_options server = options());
   /// Connects to a listener of its own.
   [[nodiscard]] task<connected> connect_pair(net::connection_options client = options(),
                                              net::connection_options server = options());
@@ -194,6 +245,44 @@ class peers : public testing::TestWithParam<transport_kind> {
       co_await with_scope(on_failure::stop_siblings, inner);
     };
     between_peers(body, client, server);
+  }
+
+  /// Runs `serve(connection)` on a thread and an executor of its own, and `ask(connection)` here.
+  template <class Serve, class Ask>
+  void on_two_threads(Serve serve, Ask ask, net::connection_options client = options(),
+                      net::connection_options server = options(), const executor_options& there = {}) {
+    std::promise<std::string> address;
+    std::future<std::string> where = address.get_future();
+    other_thread other([&, address = std::move(address)](const std::stop_token& left_early) mutable {
+      executor other_home(there);
+      const auto root = [&]() -> task<> {
+        auto listener = co_await device().listen(GetParam().any_address);
+        address.set_value(std::string(listener.address()));
+        auto peer = co_await accept_one(listener, server);
+        co_await serve(peer);
+      };
+      other_home.run(with_timeout(forever, root()), left_early);
+    });
+    const std::string target = where.get();
+    const auto root = [&]() -> task<> {
+      auto peer = co_await device().connect(target, client);
+      co_await ask(peer);
+    };
+    run(root);
+    other.join();
+  }
+
+  /// Calls `body()` on a thread without an executor, while this one goes on.
+  template <class Body>
+  [[nodiscard]] static task<> elsewhere(Body body) {
+    const auto call = [&] { std::thread(std::ref(body)).join(); };
+    co_await offload(call);
+  }
+  /// The same of `root()`, a coroutine, on an executor of its own.
+  template <class Root>
+  [[nodiscard]] static task<> on_another_executor(Root root) {
+    const auto call = [&] { executor().run(root()); };
+    co_await elsewhere(call);
   }
 
   /// No buffer in use, none waited for; no descriptor open that was not so before. Once the executor is idle.

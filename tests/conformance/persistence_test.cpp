@@ -39,9 +39,7 @@ class persistence : public peers {
 WEFT_ON_EVERY_TRANSPORT(persistence);
 
 /// With both ends of a connection that flushes persistently, and a file of two pages.
-#define TEST_P_PERSISTENCE(suite, name)                                                                  \
-  TEST_P_SCRIPT(suite, name, WEFT_ENDS_AND_TASKS, if (!opens_regions()) GTEST_SKIP() << no_open_regions; \
-                between_busy_peers(WEFT_SCRIPT, persistent(), persistent()))
+#define TEST_P_PERSISTENCE(suite, name) TEST_P_REGIONS(suite, name, persistent(), persistent())
 
 TEST_P_PERSISTENCE(persistence, of_what_was_written_is_there_once_the_flush_has_ended) {
   EXPECT_TRUE(client.capabilities().persistent_flush);
@@ -154,9 +152,7 @@ TEST_P_PERSISTENCE(persistence, that_the_storage_refuses_is_an_error_of_the_syst
   memory.reset();
   const auto failure = co_await failure_of(client.flush(there.remote(), net::flush_type::persistent));
   EXPECT_TRUE(failed_with(failure, std::errc::io_error, "storage"));
-  auto word = co_await filled(pool(), 10, 1);
-  co_await client.send(word);
-  static_cast<void>(co_await server.recv_or_throw());
+  co_await expect_delivery(client, server);
   co_await there.release();
 }
 
@@ -200,10 +196,8 @@ class persistence_with_held_workers : public persistence {
 };
 WEFT_ON_EVERY_TRANSPORT(persistence_with_held_workers);
 
-#define TEST_P_HELD(suite, name)                                                         \
-  TEST_P_SCRIPT(suite, name, WEFT_ENDS_AND_TASKS,                                        \
-                if (!opens_regions() || !has_windows()) GTEST_SKIP() << no_open_regions; \
-                between_busy_peers(WEFT_SCRIPT, persistent(), persistent()))
+#define TEST_P_HELD(suite, name) \
+  TEST_P_WHERE(suite, name, opens_regions() && has_windows(), no_open_regions, persistent(), persistent())
 
 TEST_P_HELD(persistence_with_held_workers, is_not_said_of_memory_that_was_taken_back_meanwhile) {
   const disk_file file(page);
@@ -215,8 +209,7 @@ TEST_P_HELD(persistence_with_held_workers, is_not_said_of_memory_that_was_taken_
   static_cast<void>(co_await lent.revoke());
   EXPECT_FALSE(flush.ended());
   workers_.let_go();
-  co_await flush.end();
-  EXPECT_EQ(flush.code(), errc::remote_access);
+  EXPECT_EQ(co_await code_of(flush), errc::remote_access);
 }
 
 TEST_P_HELD(persistence_with_held_workers, that_is_stopped_ends_at_once_and_those_behind_it_wait_for_the_answer) {
@@ -227,9 +220,7 @@ TEST_P_HELD(persistence_with_held_workers, that_is_stopped_ends_at_once_and_thos
   while (!workers_.hold_it()) co_await yield();
   auto word = co_await filled(pool(), 10, 1);
   attempt behind(tasks, client.send(word));
-  flush.stop();
-  co_await flush.end();
-  EXPECT_EQ(flush.code(), errc::canceled);
+  EXPECT_EQ(co_await code_once_stopped(flush), errc::canceled);
   co_await settle();
   EXPECT_FALSE(behind.ended());
   workers_.let_go();

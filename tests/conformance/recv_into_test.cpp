@@ -8,13 +8,7 @@
 namespace weft::test {
 namespace {
 
-class recv_into : public peers {
- protected:
-  task<mr::region> register_for_receives(std::size_t bytes) {
-    const mr::registration_options purpose{.usage = mr::usage::recv};
-    co_return co_await device().domain().register_memory(std::vector<std::byte>(bytes), purpose);
-  }
-};
+class recv_into : public peers {};
 WEFT_ON_EVERY_TRANSPORT(recv_into);
 
 TEST_P_BETWEEN(recv_into, stores_messages_of_any_size_that_are_there_or_still_to_come, options(),
@@ -75,33 +69,23 @@ TEST_P_BETWEEN(recv_into, goes_on_for_more_messages_than_there_are_receives, opt
     const auto said = co_await server.recv_into(memory);
     EXPECT_TRUE(said && said->bytes == i % 97 && holds(memory.bytes().first(said->bytes), i)) << i;
   }
-  co_await sending.end();
-  EXPECT_TRUE(sending.succeeded());
+  EXPECT_TRUE(co_await succeeds(sending));
 }
 
-TEST_P(recv_into, takes_messages_of_shared_receives) {
-  run([&]() -> task<> {
-    std::optional<net::shared_receives> queue;
-    try {
-      queue.emplace(co_await device().share_receives({.depth = 3}));
-    } catch (const error& why) {
-      EXPECT_EQ(why.code(), errc::not_supported);
-      co_return;
-    }
-    auto how = options();
-    how.receives = &*queue;
-    connected ends = co_await connect_pair(options(), how);
-    auto memory = co_await zeroed(pool(), 64);
-    for (unsigned i = 0; i < 20; ++i) {
-      co_await ends.client.send(co_await filled(pool(), 64, i));
-      const auto said = co_await ends.server.recv_into(memory);
-      EXPECT_TRUE(said && said->bytes == 64 && holds(memory.bytes(), i)) << i;
-    }
-  });
+TEST_P_TASK(recv_into, takes_messages_of_shared_receives) {
+  auto queue = co_await share_receives({.depth = 3});
+  if (!queue) co_return;
+  connected ends = co_await connect_pair(options(), options({.receives = &*queue}));
+  auto memory = co_await zeroed(pool(), 64);
+  for (unsigned i = 0; i < 20; ++i) {
+    co_await ends.client.send(co_await filled(pool(), 64, i));
+    const auto said = co_await ends.server.recv_into(memory);
+    EXPECT_TRUE(said && said->bytes == 64 && holds(memory.bytes(), i)) << i;
+  }
 }
 
 TEST_P_BETWEEN(recv_into, fills_a_list_of_slices_in_order) {
-  auto region = co_await register_for_receives(300);
+  auto region = co_await register_zeros(300, {.usage = mr::usage::recv});
   const std::array<mr::slice, 3> parts{region.slice(200, 50), region.slice(100, 0), region.slice(0, 100)};
   co_await client.send(co_await filled(pool(), 120, 6));
   const auto said = co_await server.recv_into(parts);
@@ -113,8 +97,8 @@ TEST_P_BETWEEN(recv_into, fills_a_list_of_slices_in_order) {
 }
 
 TEST_P_BETWEEN(recv_into, does_not_need_the_list_once_it_waits) {
-  auto region = co_await register_for_receives(200);
-  auto other = co_await register_for_receives(100);
+  auto region = co_await register_zeros(200, {.usage = mr::usage::recv});
+  auto other = co_await register_zeros(100, {.usage = mr::usage::recv});
   auto parts = std::make_unique<std::array<mr::slice, 2>>(std::array{region.slice(0, 50), region.slice(100, 100)});
   attempt waiting(tasks, server.recv_into(*parts));
   co_await settle();
@@ -153,8 +137,7 @@ TEST_P_BETWEEN(recv_into, refuses_memory_that_it_cannot_use_and_takes_no_message
   auto foreign = co_await other.pool().allocate(64);
   EXPECT_EQ(co_await code_of(server.recv_into(foreign)), errc::wrong_device);
   EXPECT_FALSE(foreign.in_use());
-  const mr::registration_options purpose{.usage = mr::usage::send};
-  const auto region = co_await device().domain().register_memory(std::vector<std::byte>(100), purpose);
+  const auto region = co_await register_zeros(100, {.usage = mr::usage::send});
   const auto for_sending = region.slice();
   EXPECT_EQ(co_await code_of(server.recv_into(for_sending)), errc::access_denied);
   EXPECT_EQ(co_await code_of(server.recv_into(mr::slice())), errc::invalid_argument);
@@ -171,7 +154,7 @@ TEST_P_BETWEEN(recv_into, refuses_memory_that_it_cannot_use_and_takes_no_message
 }
 
 TEST_P_BETWEEN(recv_into, keeps_its_memory_until_it_ends_and_no_longer) {
-  auto region = co_await register_for_receives(64);
+  auto region = co_await register_zeros(64, {.usage = mr::usage::recv});
   const auto part = region.slice();
   attempt waiting(tasks, server.recv_into(part));
   auto given = co_await zeroed(pool(), 64);
@@ -183,9 +166,7 @@ TEST_P_BETWEEN(recv_into, keeps_its_memory_until_it_ends_and_no_longer) {
   co_await waiting.end();
   EXPECT_TRUE(waiting.succeeded() && holds(region.bytes(), 4));
   co_await region.release();
-  forgotten.stop();
-  co_await forgotten.end();
-  EXPECT_EQ(forgotten.code(), errc::canceled);
+  EXPECT_EQ(co_await code_once_stopped(forgotten), errc::canceled);
 }
 
 TEST_P_BETWEEN(recv_into, that_is_stopped_leaves_the_message_and_lets_its_memory_go) {
@@ -221,14 +202,13 @@ TEST_P_BETWEEN(recv_into, is_empty_after_an_orderly_end_and_fails_after_another)
   co_await client.close();
   co_await hearing.end();
   EXPECT_TRUE(hearing.succeeded() && !said);
-  co_await waiting.end();
-  EXPECT_EQ(waiting.code(), errc::closed);
+  EXPECT_EQ(co_await code_of(waiting), errc::closed);
   EXPECT_FALSE(memory.in_use());
 }
 
 TEST_P_BETWEEN(recv_into, is_told_of_immediate_data_behind_a_write) {
   if (!has_windows() || !client.capabilities().write_immediate) co_return;
-  const auto open = co_await server.expose(co_await zeroed(pool(), 8), open_wide);
+  const auto open = co_await expose_zeros(server, 8);
   auto memory = co_await zeroed(pool(), 8);
   attempt writing(tasks, client.write(co_await filled(pool(), 8, 1), open.remote(), {.immediate = 9}));
   const auto said = co_await server.recv_into(memory);
@@ -250,8 +230,7 @@ TEST_P_BETWEEN(recv_into, survives_the_loss_of_the_file_behind_its_memory) {
 
   EXPECT_EQ(::ftruncate(file, 0), 0);
   co_await client.send(co_await filled(pool(), 64, 2));
-  const auto failure = co_await failure_of(server.recv_into(whole));
-  EXPECT_TRUE(failed_with(failure, errc::invalid_argument, "has become shorter"));
+  EXPECT_TRUE(failed_with(co_await failure_of(server.recv_into(whole)), errc::invalid_argument, "has become shorter"));
   EXPECT_TRUE(holds((co_await server.recv_or_throw()).bytes(), 2));
   co_await region.release();
   ::munmap(place, bytes);

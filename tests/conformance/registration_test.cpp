@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "kit/address_space.hpp"
 #include "peers.hpp"
 
 namespace weft::test {
@@ -29,8 +30,7 @@ class registrations : public peers {
   task<> serves_both_sides(net::connection& peer, mr::region& region, std::size_t offset) {
     const std::size_t length = bytes - offset;
     auto source = co_await filled(pool(), length, 1);
-    co_await peer.write(source, region.remote().slice(offset, length));
-    co_await peer.flush(region.remote().slice(offset, length));
+    co_await write_and_flush(peer, source, region.remote().slice(offset, length));
     EXPECT_TRUE(holds(region.bytes().subspan(offset), 1));
 
     auto other = co_await register_pages({.usage = all_uses});
@@ -44,25 +44,21 @@ class registrations : public peers {
 };
 WEFT_ON_EVERY_TRANSPORT(registrations);
 
-TEST_P(registrations, at_an_iova_serve_peers_there_and_us_at_their_own_address) {
-  if (!has_iova()) GTEST_SKIP() << "this device does not heed an iova";
-  between_peers([&](net::connection& client, net::connection&) -> task<> {
-    constexpr std::uint64_t iova = 0x7000'0000'0000;
-    auto region = co_await register_pages({.usage = all_uses, .iova = iova});
-    EXPECT_EQ(region.remote().address(), iova);
-    co_await serves_both_sides(client, region, 0);
-    co_await serves_both_sides(client, region, 4100);
-  });
+TEST_P_WHERE(registrations, at_an_iova_serve_peers_there_and_us_at_their_own_address, has_iova(),
+             "this device does not heed an iova") {
+  constexpr std::uint64_t iova = 0x7000'0000'0000;
+  auto region = co_await register_pages({.usage = all_uses, .iova = iova});
+  EXPECT_EQ(region.remote().address(), iova);
+  co_await serves_both_sides(client, region, 0);
+  co_await serves_both_sides(client, region, 4100);
 }
 
-TEST_P(registrations, that_start_at_zero_serve_peers_there_and_us_at_their_own_address) {
-  if (!has_iova()) GTEST_SKIP() << "this device does not heed an iova";
-  between_peers([&](net::connection& client, net::connection&) -> task<> {
-    auto region = co_await register_pages({.usage = all_uses, .zero_based = true});
-    EXPECT_EQ(region.remote().address(), 0u);
-    co_await serves_both_sides(client, region, 0);
-    co_await serves_both_sides(client, region, 1);
-  });
+TEST_P_WHERE(registrations, that_start_at_zero_serve_peers_there_and_us_at_their_own_address, has_iova(),
+             "this device does not heed an iova") {
+  auto region = co_await register_pages({.usage = all_uses, .zero_based = true});
+  EXPECT_EQ(region.remote().address(), 0u);
+  co_await serves_both_sides(client, region, 0);
+  co_await serves_both_sides(client, region, 1);
 }
 
 TEST_P_REGIONS(registrations, made_anew_serve_what_they_are_for_now) {
@@ -89,65 +85,51 @@ TEST_P(registrations, made_anew_elsewhere_leave_the_old_place_alone) {
   EXPECT_TRUE(is_zero(before));
 }
 
-TEST_P(registrations, at_an_iova_can_bear_windows) {
-  if (!has_windows()) GTEST_SKIP() << no_windows;
-  if (!device().domain().capabilities().iova) GTEST_SKIP() << "this device has no iova";
-  between_peers([&](net::connection& client, net::connection& server) -> task<> {
-    auto region = co_await register_pages({.usage = all_uses | mr::usage::bind_window, .iova = 0x7000'0000'0000});
-    const auto part = co_await server.expose(region.slice(100, 50), mr::usage::write_dst | mr::usage::read_src);
-    auto source = co_await filled(pool(), 50, 1);
-    co_await client.write(source, part.remote());
-    co_await client.flush(part.remote());
-    EXPECT_TRUE(holds(region.bytes().subspan(100, 50), 1));
-    EXPECT_TRUE(is_zero(region.bytes().first(100)));
-  });
+TEST_P_WHERE(registrations, at_an_iova_can_bear_windows, has_windows() && device().domain().capabilities().iova,
+             "this device has no iova, or no memory windows") {
+  auto region = co_await register_pages({.usage = all_uses | mr::usage::bind_window, .iova = 0x7000'0000'0000});
+  const auto part = co_await server.expose(region.slice(100, 50), mr::usage::write_dst | mr::usage::read_src);
+  auto source = co_await filled(pool(), 50, 1);
+  co_await write_and_flush(client, source, part.remote());
+  EXPECT_TRUE(holds(region.bytes().subspan(100, 50), 1));
+  EXPECT_TRUE(is_zero(region.bytes().first(100)));
 }
 
-TEST_P(registrations, of_several_ranges_serve_peers_as_one) {
-  if (device().domain().capabilities().max_ranges < 3) GTEST_SKIP() << "this device registers single ranges";
-  between_peers([&](net::connection& client, net::connection&) -> task<> {
-    // Large enough for a write to be received where it goes, and cut where it hurts.
-    std::vector<std::byte> memory(std::size_t{1} << 20);
-    const std::span all(memory);
-    const std::span<std::byte> ranges[] = {all.subspan(700'001, 300'000), all.subspan(0, 13), all.subspan(50, 699'000)};
-    const mr::registration_options options{.usage = all_uses};
-    auto region = co_await device().domain().register_memory(ranges, options);
-    EXPECT_EQ(region.size(), 999'013u);
-    std::vector<std::byte> pattern(region.size());
-    fill(pattern, 3);
-    auto source = co_await device().domain().register_memory(std::move(pattern), options);
-    co_await client.write(source.slice(), region.remote());
-    co_await client.flush(region.remote());
-    std::size_t at = 0;
-    for (const auto& range : ranges) {
-      EXPECT_TRUE(std::ranges::equal(range, source.bytes().subspan(at, range.size()))) << at;
-      at += range.size();
-    }
-    EXPECT_TRUE(is_zero(all.subspan(13, 37)));
+TEST_P_WHERE(registrations, of_several_ranges_serve_peers_as_one, device().domain().capabilities().max_ranges >= 3,
+             "this device registers single ranges") {
+  // Large enough for a write to be received where it goes, and cut where it hurts.
+  std::vector<std::byte> memory(std::size_t{1} << 20);
+  const std::span all(memory);
+  const std::span<std::byte> ranges[] = {all.subspan(700'001, 300'000), all.subspan(0, 13), all.subspan(50, 699'000)};
+  const mr::registration_options options{.usage = all_uses};
+  auto region = co_await device().domain().register_memory(ranges, options);
+  EXPECT_EQ(region.size(), 999'013u);
+  auto source = co_await register_zeros(region.size(), options);
+  fill(source.bytes(), 3);
+  co_await client.write(source.slice(), region.remote());
+  co_await client.flush(region.remote());
+  std::size_t at = 0;
+  for (const auto& range : ranges) {
+    EXPECT_TRUE(std::ranges::equal(range, source.bytes().subspan(at, range.size()))) << at;
+    at += range.size();
+  }
+  EXPECT_TRUE(is_zero(all.subspan(13, 37)));
 
-    std::vector<std::byte> empty(region.size());
-    auto sink = co_await device().domain().register_memory(std::move(empty), options);
-    co_await client.read(sink.slice(), region.remote());
-    EXPECT_TRUE(std::ranges::equal(sink.bytes(), source.bytes()));
-    co_await region.release();
-  });
+  auto sink = co_await register_zeros(region.size(), options);
+  co_await client.read(sink.slice(), region.remote());
+  EXPECT_TRUE(std::ranges::equal(sink.bytes(), source.bytes()));
+  co_await region.release();
 }
 
-TEST_P(registrations, of_several_ranges_are_refused_where_the_device_takes_one) {
-  if (device().domain().capabilities().max_ranges > 1) GTEST_SKIP() << "this device registers several";
-  between_peers([&](net::connection&, net::connection&) -> task<> {
-    const auto memory = std::make_unique<pages>();
-    const std::span<std::byte> all(*memory);
-    const std::span<std::byte> ranges[] = {all.first(4096), all.last(4000)};
-    const mr::registration_options options{.usage = all_uses};
-    std::error_code code;
-    try {
-      auto region = co_await device().domain().register_memory(ranges, options);
-    } catch (const error& failure) {
-      code = failure.code();
-    }
-    EXPECT_EQ(code, errc::not_supported);
-  });
+TEST_P_WHERE(registrations, of_several_ranges_are_refused_where_the_device_takes_one,
+             device().domain().capabilities().max_ranges <= 1, "this device registers several") {
+  const auto memory = std::make_unique<pages>();
+  const std::span<std::byte> all(*memory);
+  const std::span<std::byte> ranges[] = {all.first(4096), all.last(4000)};
+  const auto make = [&]() -> task<> {
+    static_cast<void>(co_await device().domain().register_memory(ranges, {.usage = all_uses}));
+  };
+  EXPECT_EQ(co_await code_of(make()), errc::not_supported);
 }
 
 TEST_P_REGIONS(registrations, of_ranges_that_adjoin_are_one_everywhere) {
@@ -183,36 +165,23 @@ TEST_P_REGIONS(registrations, that_count_tell_a_coroutine_of_the_writes_of_peers
   co_await region.release();
 }
 
-TEST_P(registrations, that_are_disabled_are_closed_to_peers) {
-  if (!device().domain().capabilities().gates) GTEST_SKIP() << "regions of this device have no key before that";
-  between_peers([&](net::connection& client, net::connection&) -> task<> {
-    auto region = co_await register_pages({.usage = all_uses, .disabled = true});
-    auto source = co_await filled(pool(), 10, 1);
-    std::error_code code;
-    try {
-      co_await client.write(source, region.remote().slice(0, 10));
-      co_await client.flush(region.remote().slice(0, 10));
-    } catch (const error& failure) {
-      code = failure.code();
-    }
-    EXPECT_EQ(code, errc::remote_access);
-    EXPECT_TRUE(is_zero(region.bytes()));
-  });
+TEST_P_WHERE(registrations, that_are_disabled_are_closed_to_peers, device().domain().capabilities().gates,
+             "regions of this device have no key before that") {
+  auto region = co_await register_pages({.usage = all_uses, .disabled = true});
+  auto source = co_await filled(pool(), 10, 1);
+  const auto write = [&]() -> task<> { co_await write_and_flush(client, source, region.remote().slice(0, 10)); };
+  EXPECT_EQ(co_await code_of(write()), errc::remote_access);
+  EXPECT_TRUE(is_zero(region.bytes()));
 }
 
-TEST_P(registrations, are_refreshed_after_other_pages_were_mapped_there) {
-  if (!opens_regions()) GTEST_SKIP() << no_open_regions;
-  void* const place = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  ASSERT_NE(place, MAP_FAILED);
-  between_peers([&](net::connection& client, net::connection&) -> task<> {
-    const std::span<std::byte> range(static_cast<std::byte*>(place), bytes);
-    auto region = co_await device().domain().register_memory(range, {.usage = all_uses});
-    EXPECT_EQ(::mmap(place, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0), place);
-    co_await mr::porting::refresh(region);
-    co_await serves_both_sides(client, region, 0);
-    co_await region.release();
-  });
-  ::munmap(place, bytes);
+TEST_P_REGIONS(registrations, are_refreshed_after_other_pages_were_mapped_there) {
+  const address_space place(bytes);
+  auto region = co_await device().domain().register_memory(place.bytes(), {.usage = all_uses});
+  void* const begin = place.bytes().data();
+  EXPECT_EQ(::mmap(begin, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0), begin);
+  co_await mr::porting::refresh(region);
+  co_await serves_both_sides(client, region, 0);
+  co_await region.release();
 }
 
 /// Pages of a file in memory, which can be protected and cut off.
@@ -237,18 +206,16 @@ class file_pages : private immovable {
   void* place_ = nullptr;
 };
 
-// Two pages that nobody may touch: to the kernel's copies that is as if they were not mapped, and nothing else comes
-// there.
+// Of two pages nobody may touch the second: to the kernel's copies that is as if it were not mapped, and nothing else
+// comes there.
 TEST_P(registrations, that_are_lazy_serve_what_is_mapped_by_then_and_refuse_the_rest) {
   if (!device().domain().capabilities().lazy) GTEST_SKIP() << "this device registers what is mapped";
   constexpr std::size_t page = bytes / 2;
-  void* const place = ::mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  ASSERT_NE(place, MAP_FAILED);
+  const address_space place(bytes);
+  ASSERT_EQ(::mprotect(place.bytes().data() + page, page, PROT_NONE), 0);
   const auto refused_by = [&](const char* how, auto access) {
     between_peers([&, how](net::connection& client, net::connection&) -> task<> {
-      const std::span<std::byte> range(static_cast<std::byte*>(place), bytes);
-      auto region = co_await device().domain().register_memory(
-          range, {.usage = mr::usage::read_src | mr::usage::write_dst, .lazy = true});
+      auto region = co_await device().domain().register_memory(place.bytes(), {.usage = open_wide, .lazy = true});
       const auto remote = region.remote();
       auto source = co_await filled(pool(), page, 1);
       co_await client.write(source, remote.slice(0, page));
@@ -259,7 +226,6 @@ TEST_P(registrations, that_are_lazy_serve_what_is_mapped_by_then_and_refuse_the_
       co_await region.release();
     });
   };
-  ASSERT_EQ(::mprotect(place, page, PROT_READ | PROT_WRITE), 0);
   refused_by("a read across the end", [&](net::connection& client, mr::remote_region remote) -> task<> {
     auto sink = co_await pool().allocate(bytes);
     co_await client.read(sink, remote);
@@ -269,86 +235,70 @@ TEST_P(registrations, that_are_lazy_serve_what_is_mapped_by_then_and_refuse_the_
     co_await client.write(source, remote.slice(page, 16));
     co_await client.flush(remote.slice(0, 16));
   });
-  ::munmap(place, bytes);
 }
 
-TEST_P(registrations, that_are_lazy_are_for_what_peers_read_and_write) {
-  if (!device().domain().capabilities().lazy) GTEST_SKIP() << "this device registers what is mapped";
-  between_peers([&](net::connection&, net::connection&) -> task<> {
-    for (const mr::usage other : {mr::usage::send, mr::usage::recv, mr::usage::read_dst, mr::usage::write_src,
-                                  mr::usage::atomic_dst, mr::usage::bind_window, mr::usage::flush_persistent}) {
-      const mr::registration_options options{.usage = mr::usage::read_src | other, .lazy = true};
-      EXPECT_EQ(co_await code_of(register_pages(options)), errc::invalid_argument) << to_string(other);
-    }
-    EXPECT_EQ(co_await code_of(register_pages({.usage = mr::usage::read_src, .lazy = true, .direct = true})),
-              errc::invalid_argument);
-  });
+TEST_P_WHERE(registrations, that_are_lazy_are_for_what_peers_read_and_write, device().domain().capabilities().lazy,
+             "this device registers what is mapped") {
+  for (const mr::usage other : {mr::usage::send, mr::usage::recv, mr::usage::read_dst, mr::usage::write_src,
+                                mr::usage::atomic_dst, mr::usage::bind_window, mr::usage::flush_persistent}) {
+    const mr::registration_options options{.usage = mr::usage::read_src | other, .lazy = true};
+    EXPECT_EQ(co_await code_of(register_pages(options)), errc::invalid_argument) << to_string(other);
+  }
+  EXPECT_EQ(co_await code_of(register_pages({.usage = mr::usage::read_src, .lazy = true, .direct = true})),
+            errc::invalid_argument);
 }
 
-TEST_P(registrations, of_everything_serve_any_memory_of_this_side) {
-  if (!device().domain().capabilities().everything) GTEST_SKIP() << "this device takes memory that is registered";
-  between_peers([&](net::connection& client, net::connection& server) -> task<> {
-    auto all = co_await device().domain().register_memory(mr::everything(), {.usage = local_uses});
-    EXPECT_EQ(test::code_thrown_by([&] { static_cast<void>(all.remote()); }), errc::access_denied);
-    std::array<std::byte, 1000> from{};
-    std::vector<std::byte> to(from.size());
-    fill(from, 1);
-    co_await client.send(all.slice(from));
-    EXPECT_TRUE(co_await server.recv_into(all.slice(to)));
-    EXPECT_TRUE(holds(to, 1));
-    if (!opens_regions()) co_return co_await all.release();
+TEST_P_WHERE(registrations, of_everything_serve_any_memory_of_this_side, device().domain().capabilities().everything,
+             "this device takes memory that is registered") {
+  auto all = co_await device().domain().register_memory(mr::everything(), {.usage = local_uses});
+  EXPECT_EQ(test::code_thrown_by([&] { static_cast<void>(all.remote()); }), errc::access_denied);
+  std::array<std::byte, 1000> from{};
+  std::vector<std::byte> to(from.size());
+  fill(from, 1);
+  co_await client.send(all.slice(from));
+  EXPECT_TRUE(co_await server.recv_into(all.slice(to)));
+  EXPECT_TRUE(holds(to, 1));
+  if (!opens_regions()) co_return co_await all.release();
 
-    auto other = co_await register_pages({.usage = all_uses});
-    fill(from, 2);
-    co_await client.write(all.slice(from), other.remote().slice(10, from.size()));
-    co_await client.read(all.slice(to), other.remote().slice(10, from.size()));
-    EXPECT_TRUE(holds(to, 2));
-    co_await all.release();
-  });
+  auto other = co_await register_pages({.usage = all_uses});
+  fill(from, 2);
+  co_await client.write(all.slice(from), other.remote().slice(10, from.size()));
+  co_await client.read(all.slice(to), other.remote().slice(10, from.size()));
+  EXPECT_TRUE(holds(to, 2));
+  co_await all.release();
 }
 
-TEST_P(registrations, of_everything_are_for_this_side_alone) {
-  between_peers([&](net::connection&, net::connection&) -> task<> {
-    const auto refusal = [&](mr::registration_options options) {
-      return code_of(device().domain().register_memory(mr::everything(), options));
-    };
-    if (!device().domain().capabilities().everything) {
-      EXPECT_EQ(co_await refusal({.usage = mr::usage::send}), errc::not_supported);
-      co_return;
-    }
-    for (const mr::usage open : {mr::usage::read_src, mr::usage::write_dst, mr::usage::bind_window}) {
-      if (!mr::includes(device().domain().capabilities().usages, open)) continue;
-      EXPECT_EQ(co_await refusal({.usage = local_uses | open}), errc::invalid_argument) << to_string(open);
-    }
-    EXPECT_EQ(co_await refusal({.usage = local_uses, .huge_pages = true}), errc::invalid_argument);
-  });
+TEST_P_BETWEEN(registrations, of_everything_are_for_this_side_alone) {
+  const auto refusal = [&](mr::registration_options options) {
+    return code_of(device().domain().register_memory(mr::everything(), options));
+  };
+  if (!device().domain().capabilities().everything) {
+    EXPECT_EQ(co_await refusal({.usage = mr::usage::send}), errc::not_supported);
+    co_return;
+  }
+  for (const mr::usage open : {mr::usage::read_src, mr::usage::write_dst, mr::usage::bind_window}) {
+    if (!mr::includes(device().domain().capabilities().usages, open)) continue;
+    EXPECT_EQ(co_await refusal({.usage = local_uses | open}), errc::invalid_argument) << to_string(open);
+  }
+  EXPECT_EQ(co_await refusal({.usage = local_uses, .huge_pages = true}), errc::invalid_argument);
 }
 
-TEST_P(registrations, of_memory_that_cannot_be_used_so_are_refused) {
-  if (!opens_regions()) GTEST_SKIP() << no_open_regions;
+TEST_P_TASK_WHERE(registrations, of_memory_that_cannot_be_used_so_are_refused, opens_regions(), no_open_regions) {
   const file_pages pages(bytes);
-  const auto refusal = [&](mr::usage uses) {
-    std::error_code code;
-    run([&]() -> task<> {
-      try {
-        mr::region made = co_await device().domain().register_memory(pages.memory(), {.usage = uses});
-        co_await made.release();
-      } catch (const error& why) {
-        code = why.code();
-      }
-    });
-    return code;
+  const auto use = [&](mr::usage uses) -> task<> {
+    mr::region made = co_await device().domain().register_memory(pages.memory(), {.usage = uses});
+    co_await made.release();
   };
   const std::error_code bad_address(EFAULT, std::system_category());
-  EXPECT_EQ(refusal(all_uses), std::error_code());
+  EXPECT_EQ(co_await code_of(use(all_uses)), std::error_code());
   pages.protect(PROT_READ);
-  EXPECT_EQ(refusal(mr::usage::write_dst), bad_address);
-  EXPECT_EQ(refusal(mr::usage::recv), bad_address);
+  EXPECT_EQ(co_await code_of(use(mr::usage::write_dst)), bad_address);
+  EXPECT_EQ(co_await code_of(use(mr::usage::recv)), bad_address);
   pages.protect(PROT_NONE);
-  EXPECT_EQ(refusal(mr::usage::read_src), bad_address);
+  EXPECT_EQ(co_await code_of(use(mr::usage::read_src)), bad_address);
   pages.protect(PROT_READ | PROT_WRITE);
   pages.cut_off();
-  EXPECT_EQ(refusal(mr::usage::read_src), bad_address);
+  EXPECT_EQ(co_await code_of(use(mr::usage::read_src)), bad_address);
 }
 
 // A device that pins goes on with the pages that it has; one that does not refuses the peer. Neither ends the process.
@@ -360,14 +310,8 @@ TEST_P(registrations, survive_the_loss_of_their_file) {
       mr::region region = co_await device().domain().register_memory(pages.memory(), {.usage = all_uses});
       pages.cut_off();
       auto local = co_await filled(pool(), length, 1);
-      bool refused = false;
-      try {
-        co_await work(client, local, region.remote());
-      } catch (const error& why) {
-        EXPECT_EQ(why.code(), errc::remote_access);
-        refused = true;
-      }
-      EXPECT_EQ(refused, !GetParam().pins_pages);
+      const std::error_code expected = GetParam().pins_pages ? std::error_code() : errc::remote_access;
+      EXPECT_EQ(co_await code_of(work(client, local, region.remote())), expected);
       co_await region.release();
     });
   };

@@ -20,14 +20,9 @@ class shared_receives : public peers {
   void with_queue(net::shared_receive_options how, Script script) {
     bool possible = true;
     run([&]() -> task<> {
-      std::optional<net::shared_receives> queue;
-      try {
-        queue = co_await device().share_receives(how);
-      } catch (const error& why) {
-        if (why.code() != errc::not_supported) throw;
-        possible = false;
-        co_return;
-      }
+      auto queue = co_await share_receives(how);
+      possible = queue.has_value();
+      if (!possible) co_return;
       const auto body = [&](scope& tasks) -> task<> { co_await script(*queue, tasks); };
       co_await with_scope(on_failure::stop_siblings, body);
     });
@@ -40,7 +35,7 @@ class shared_receives : public peers {
 
   /// Messages of one peer that have all come, and that nobody has received.
   task<> leave_unheard(connected& ends, unsigned count) {
-    const auto open = co_await ends.server.expose(co_await zeroed(pool(), 8), mr::usage::read_src);
+    const auto open = co_await expose_zeros(ends.server, 8, mr::usage::read_src);
     for (unsigned i = 0; i < count; ++i) co_await send_one(ends.client, 100, i);
     co_await ends.client.flush(open.remote());
   }
@@ -90,8 +85,7 @@ TEST_P_QUEUE(shared_receives, bring_each_message_to_its_connection_and_in_order,
 TEST_P_QUEUE(shared_receives, take_immediate_data_and_large_messages_like_others, {.receive_size = large, .depth = 3}) {
   auto ends = co_await connect_pair(options(), on(queue));
   EXPECT_EQ(ends.client.capabilities().max_send_bytes, large);
-  auto memory = co_await zeroed(pool(), 100);
-  const auto open = co_await ends.server.expose(std::move(memory), mr::usage::write_dst);
+  const auto open = co_await expose_zeros(ends.server, 100, mr::usage::write_dst);
   for (unsigned i = 0; i < 6; ++i) {
     attempt sending(tasks, send_one(ends.client, large, i));
     const auto message = co_await ends.server.recv_or_throw();
@@ -132,10 +126,8 @@ TEST_P_QUEUE(shared_receives, that_are_all_taken_hold_up_every_connection_until_
   EXPECT_FALSE(receiving.ended());
   const auto first = co_await hoarder.server.recv_or_throw();
   EXPECT_TRUE(holds(first.bytes(), 0));
-  co_await receiving.end();
-  EXPECT_TRUE(receiving.succeeded()) << receiving.words();
-  co_await sending.end();
-  EXPECT_TRUE(sending.succeeded()) << sending.words();
+  EXPECT_TRUE(co_await succeeds(receiving));
+  EXPECT_TRUE(co_await succeeds(sending));
   for (unsigned i = 1; i < 4; ++i) {
     const auto next = co_await hoarder.server.recv_or_throw();
     EXPECT_TRUE(holds(next.bytes(), i));
@@ -155,8 +147,7 @@ TEST_P(shared_receives, come_back_from_a_connection_that_is_closed_or_aborted) {
         co_await gone.server.close();
         const auto message = co_await other.server.recv_or_throw();
         EXPECT_TRUE(holds(message.bytes(), round));
-        co_await sending.end();
-        EXPECT_TRUE(sending.succeeded()) << sending.words();
+        EXPECT_TRUE(co_await succeeds(sending));
       }
     });
   }
@@ -182,7 +173,7 @@ TEST_P_QUEUE(shared_receives, come_back_from_a_peer_that_goes_in_the_middle_of_a
 }
 
 TEST_P(shared_receives, whose_payloads_are_kept_come_back_when_the_pool_has_memory_again) {
-  open_device({.max_bytes = std::size_t{4} << 20, .arena_bytes = std::size_t{1} << 20});
+  open_device(tight);
   with_queue({.receive_size = 200'000, .depth = 4}, [&](net::shared_receives& queue, scope& tasks) -> task<> {
     auto ends = co_await connect_pair(options(), on(queue));
     constexpr unsigned messages = 30;
@@ -212,23 +203,16 @@ TEST_P_QUEUE(shared_receives, whose_memory_others_have_are_waited_for_no_longer_
   const auto held = co_await pool().allocate_all(most - 1, bytes, mr::budget::receive);
   const auto failure =
       co_await failure_of(device().share_receives({.receive_size = bytes - 12, .depth = 2, .set_up_timeout = 20ms}));
-  EXPECT_TRUE(failed_with(failure, errc::timed_out));
-  const std::string words = failure ? failure->what() : "";
-  EXPECT_NE(words.find("wait for 2 receive buffers of 8388608 bytes"), std::string::npos) << words;
+  EXPECT_TRUE(failed_with(failure, errc::timed_out, "wait for 2 receive buffers of 8388608 bytes"));
   EXPECT_EQ(pool().statistics().receive.waiting, 0U);
 }
 
 TEST_P_TASK(shared_receives, live_on_in_the_connections_that_use_them) {
-  std::optional<net::shared_receives> queue;
-  try {
-    queue = co_await device().share_receives({.depth = 4});
-  } catch (const error& why) {
-    EXPECT_EQ(why.code(), errc::not_supported);
-    co_return;
-  }
+  auto queue = co_await share_receives({.depth = 4});
+  if (!queue) co_return;
   auto ends = co_await connect_pair(on(*queue), on(*queue));
-  const auto drop = [&] { std::thread([&] { queue.reset(); }).join(); };
-  co_await offload(drop);
+  const auto drop = [&] { queue.reset(); };
+  co_await elsewhere(drop);
   for (unsigned i = 0; i < 20; ++i) {
     co_await send_one(ends.client, 100, i);
     const auto message = co_await ends.server.recv_or_throw();
@@ -239,16 +223,10 @@ TEST_P_TASK(shared_receives, live_on_in_the_connections_that_use_them) {
 TEST_P_QUEUE(shared_receives, of_another_executor_or_device_or_none_are_refused, {.depth = 4}) {
   auto listener = co_await device().listen(GetParam().any_address);
   const std::string address(listener.address());
-  const auto elsewhere = [&] {
-    std::thread([&] {
-      executor there;
-      const auto root = [&]() -> task<> {
-        EXPECT_EQ(co_await code_of(device().connect(address, on(queue))), errc::wrong_thread);
-      };
-      there.run(root());
-    }).join();
+  const auto misuse = [&]() -> task<> {
+    EXPECT_EQ(co_await code_of(device().connect(address, on(queue))), errc::wrong_thread);
   };
-  co_await offload(elsewhere);
+  co_await on_another_executor(misuse);
   auto stranger = open_device_of(GetParam());
   EXPECT_EQ(co_await code_of(stranger.connect(address, on(queue))), errc::wrong_device);
   for (const auto& [how, expected] :

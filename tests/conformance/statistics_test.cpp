@@ -11,7 +11,7 @@ class statistics : public peers {};
 WEFT_ON_EVERY_TRANSPORT(statistics);
 
 TEST_P_WINDOWS(statistics, count_the_operations_of_a_connection_by_kind) {
-  const auto open = co_await server.expose(co_await zeroed(pool(), 64), mr::usage::write_dst | mr::usage::read_src);
+  const auto open = co_await expose_zeros(server, 64);
   auto source = co_await filled(pool(), 64, 1);
   for (int i = 0; i < 3; ++i) {
     co_await client.send(source);
@@ -54,7 +54,7 @@ TEST_P_BETWEEN(statistics, count_messages_that_had_to_wait_for_the_peer, options
 }
 
 TEST_P_WINDOWS(statistics, count_operations_that_failed) {
-  auto open = co_await server.expose(co_await zeroed(pool(), 64), mr::usage::read_src);
+  auto open = co_await expose_zeros(server, 64, mr::usage::read_src);
   const mr::remote_region remote = open.remote();
   static_cast<void>(co_await open.revoke());
   auto target = co_await zeroed(pool(), 64);
@@ -65,13 +65,13 @@ TEST_P_WINDOWS(statistics, count_operations_that_failed) {
 }
 
 TEST_P_WINDOWS(statistics, tell_what_was_retired_as_gauges) {
-  auto open = co_await server.expose(co_await zeroed(pool(), 64), mr::usage::read_src);
+  auto open = co_await expose_zeros(server, 64, mr::usage::read_src);
   open.retire();
   metrics all;
   add_to(all, server.statistics(), "here");
-  EXPECT_NE(all.text().find("# TYPE weft_retired_bytes gauge\n"), std::string::npos);
-  EXPECT_NE(all.text().find("weft_retired_exposures{connection=\"here\"} 1\n"), std::string::npos);
-  EXPECT_NE(all.text().find("weft_retired_bytes{connection=\"here\"} 64\n"), std::string::npos);
+  EXPECT_TRUE(contains(all.text(), "# TYPE weft_retired_bytes gauge\n"));
+  EXPECT_TRUE(contains(all.text(), "weft_retired_exposures{connection=\"here\"} 1\n"));
+  EXPECT_TRUE(contains(all.text(), "weft_retired_bytes{connection=\"here\"} 64\n"));
 }
 
 TEST_P(statistics, of_a_device_are_live_while_its_connections_are_open) {
@@ -97,18 +97,15 @@ TEST_P(statistics, of_a_device_are_live_while_its_connections_are_open) {
   EXPECT_EQ(after.of_all().sends.posted, in_between.sends.posted) << "what is moved is counted once";
 }
 
-TEST_P(statistics, of_a_device_tell_what_is_in_flight_at_the_moment) {
-  if (!GetParam().answers_in_turns) GTEST_SKIP() << "a device may answer before the test has looked";
-  const auto script = [&](net::connection& client, net::connection& server, scope& tasks) -> task<> {
-    const auto open = co_await server.expose(co_await zeroed(pool(), 64), mr::usage::read_src);
-    auto target = co_await zeroed(pool(), 64);
-    attempt reading(tasks, client.read(target, open.remote()));
-    co_await yield();  // it is posted, and its answer cannot be here yet
-    EXPECT_EQ(device().statistics().of_open.in_flight, 1u);
-    co_await reading.end();
-    EXPECT_EQ(device().statistics().of_open.in_flight, 0u);
-  };
-  between_busy_peers(script);
+TEST_P_WHERE(statistics, of_a_device_tell_what_is_in_flight_at_the_moment, GetParam().answers_in_turns,
+             "a device may answer before the test has looked") {
+  const auto open = co_await expose_zeros(server, 64, mr::usage::read_src);
+  auto target = co_await zeroed(pool(), 64);
+  attempt reading(tasks, client.read(target, open.remote()));
+  co_await yield();  // it is posted, and its answer cannot be here yet
+  EXPECT_EQ(device().statistics().of_open.in_flight, 1u);
+  co_await reading.end();
+  EXPECT_EQ(device().statistics().of_open.in_flight, 0u);
 }
 
 TEST_P(statistics, of_a_device_may_be_asked_for_on_any_thread_while_it_works) {
@@ -146,11 +143,11 @@ TEST_P(statistics, of_a_device_keep_what_its_connections_had_done) {
   EXPECT_EQ(after.of_ended.bytes_received - before.of_ended.bytes_received, 16u);
   metrics all;
   add_to(all, after, "here");
-  EXPECT_NE(all.text().find("weft_connections_opened_total{device=\"here\"} "), std::string::npos);
-  EXPECT_NE(all.text().find("weft_operations_total{device=\"here\",kind=\"send\"} "), std::string::npos);
-  EXPECT_NE(all.text().find("# TYPE weft_operations_in_flight gauge\nweft_operations_in_flight{device=\"here\"} 0\n"),
-            std::string::npos);
-  EXPECT_NE(all.text().find("weft_connections_open{device=\"here\"} 0\n"), std::string::npos);
+  EXPECT_TRUE(contains(all.text(), "weft_connections_opened_total{device=\"here\"} "));
+  EXPECT_TRUE(contains(all.text(), "weft_operations_total{device=\"here\",kind=\"send\"} "));
+  EXPECT_TRUE(
+      contains(all.text(), "# TYPE weft_operations_in_flight gauge\nweft_operations_in_flight{device=\"here\"} 0\n"));
+  EXPECT_TRUE(contains(all.text(), "weft_connections_open{device=\"here\"} 0\n"));
 }
 
 }  // namespace

@@ -1,46 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Several executors, each on a thread of its own, with one device.
-#include <future>
-
-#include "kit/other_thread.hpp"
 #include "kit/tell.hpp"
 #include "peers.hpp"
 
 namespace weft::test {
 namespace {
 
-class threads : public peers {
- protected:
-  /// Runs `serve(connection)` on a thread of its own and `ask(connection)` here.
-  template <class Serve, class Ask>
-  void on_two_threads(Serve serve, Ask ask, net::connection_options client = options(),
-                      net::connection_options server = options()) {
-    std::promise<std::string> address;
-    std::future<std::string> where = address.get_future();
-    other_thread other([&, address = std::move(address)](const std::stop_token& left_early) mutable {
-      executor there;
-      const auto root = [&]() -> task<> {
-        auto listener = co_await device().listen(GetParam().any_address);
-        address.set_value(std::string(listener.address()));
-        auto peer = co_await accept_one(listener, server);
-        co_await serve(peer);
-      };
-      there.run(with_timeout(forever, root()), left_early);
-    });
-    const std::string target = where.get();
-    const auto root = [&]() -> task<> {
-      auto peer = co_await device().connect(target, client);
-      co_await ask(peer);
-    };
-    run(root);
-    other.join();
-  }
-};
+class threads : public peers {};
 WEFT_ON_EVERY_TRANSPORT(threads);
-
-task<> echo(net::connection& peer) {
-  while (auto message = co_await peer.recv()) co_await peer.send(std::move(message->payload));
-}
 
 TEST_P(threads, messages_go_from_one_to_the_other) {
   on_two_threads(echo, [&](net::connection& peer) -> task<> {
@@ -56,8 +23,7 @@ TEST_P(threads, one_writes_what_the_other_reads_once_told_so) {
   if (!has_windows()) GTEST_SKIP() << no_windows;
   constexpr std::size_t bytes = 3'000'000;
   const auto serve = [&](net::connection& peer) -> task<> {
-    auto memory = co_await zeroed(pool(), bytes);
-    const auto open = co_await peer.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src);
+    const auto open = co_await expose_zeros(peer, bytes);
     co_await tell(peer, pool(), open.remote());
     for (unsigned i = 0; i < 5; ++i) {
       auto message = co_await peer.recv_or_throw();
@@ -67,8 +33,7 @@ TEST_P(threads, one_writes_what_the_other_reads_once_told_so) {
     static_cast<void>(co_await peer.recv());
   };
   on_two_threads(serve, [&](net::connection& peer) -> task<> {
-    const auto note = co_await peer.recv_or_throw();
-    const auto there = mr::remote_region::unpack(note.bytes());
+    const auto there = co_await hear_region(peer);
     for (unsigned i = 0; i < 5; ++i) {
       co_await peer.write(co_await filled(pool(), bytes, i), there);
       co_await peer.send(co_await filled(pool(), 1, i));
@@ -102,8 +67,7 @@ TEST_P(threads, each_with_an_executor_of_its_own_share_a_device) {
     const auto root = [&]() -> task<> {
       for (int round = 0; round < 5; ++round) {
         auto ends = co_await connect_pair();
-        auto memory = co_await zeroed(pool(), 50'000);
-        const auto open = co_await ends.server.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src);
+        const auto open = co_await expose_zeros(ends.server, 50'000);
         for (unsigned i = 0; i < 20; ++i) {
           co_await ends.client.write(co_await filled(pool(), 50'000, i), open.remote());
           co_await ends.client.send(co_await filled(pool(), 10, i));
@@ -156,7 +120,6 @@ TEST_P(threads, requests_may_be_handed_from_the_listeners_executor_to_others) {
     executor home;
     std::vector<net::connection_request> requests;
     event changed;
-    std::promise<void> ended;
   };
   const auto serve = [](net::connection_request request) -> task<> {
     auto peer = co_await request.accept(options());
@@ -227,16 +190,11 @@ TEST_P_TASK(threads, a_request_that_is_dropped_anywhere_rejects_its_peer) {
 TEST_P_TASK(threads, a_listeners_own_calls_from_another_are_refused_and_its_end_is_handed_over) {
   std::optional<net::listener> listener(co_await device().listen(std::string(GetParam().any_address)));
   const std::string address(listener->address());
-  const auto misuse = [&] {
-    executor there;
-    const auto root = [&]() -> task<> { EXPECT_EQ(co_await code_of(listener->next()), errc::wrong_thread); };
-    there.run(root());
-  };
-  const auto elsewhere = [&] { std::thread(misuse).join(); };
-  co_await offload(elsewhere);
+  const auto misuse = [&]() -> task<> { EXPECT_EQ(co_await code_of(listener->next()), errc::wrong_thread); };
+  co_await on_another_executor(misuse);
   const auto end = [&]() -> task<> {
-    const auto drop = [&] { std::thread([&] { listener.reset(); }).join(); };
-    co_await offload(drop);
+    const auto drop = [&] { listener.reset(); };
+    co_await elsewhere(drop);
   };
   const auto both = co_await when_all(listener->next(), end());
   EXPECT_FALSE(std::get<0>(both));
@@ -306,29 +264,25 @@ TEST_P(threads, a_listener_that_was_closed_may_outlive_its_executor) {
 }
 
 TEST_P_WINDOWS_TASK(threads, what_a_peer_may_use_is_taken_from_it_wherever_it_is_destroyed) {
-  const mr::registration_options purpose{.usage = mr::usage::bind_window};
   for (const bool is_window : {false, true}) {
     auto ends = co_await connect_pair();
-    auto region = co_await device().domain().register_memory(std::vector<std::byte>(100), purpose);
-    auto open = co_await ends.server.expose(co_await zeroed(pool(), 100), mr::usage::write_dst | mr::usage::read_src);
+    auto region = co_await register_zeros(100, {.usage = mr::usage::bind_window});
+    auto open = co_await expose_zeros(ends.server, 100);
     auto bound = co_await ends.server.expose(region.slice(), mr::usage::write_dst | mr::usage::read_src);
     const mr::remote_region there = is_window ? bound.remote() : open.remote();
     co_await ends.client.flush(there);
     const auto drop = [&] {
-      std::thread([&] {
-        if (is_window) {
-          bound = net::exposure();
-        } else {
-          open = net::exposure();
-        }
-      }).join();
+      if (is_window) {
+        bound = net::exposure();
+      } else {
+        open = net::exposure();
+      }
     };
-    co_await offload(drop);
+    co_await elsewhere(drop);
     if (is_window) {
       co_await region.release();  // not busy: nobody uses it any more
     } else {
       co_await until_lent_buffers_return(0);
-      EXPECT_EQ(pool().statistics().send.in_use_bytes, 0u);
     }
     EXPECT_EQ(co_await code_of(ends.client.flush(there)), errc::remote_access);
   }
@@ -339,8 +293,7 @@ TEST_P(threads, what_a_peer_may_use_can_be_destroyed_anywhere_after_its_executor
   std::vector<net::exposure> kept;
   run([&]() -> task<> {
     auto ends = co_await connect_pair();
-    auto memory = co_await zeroed(pool(), 100);
-    kept.push_back(co_await ends.server.expose(std::move(memory), mr::usage::write_dst));
+    kept.push_back(co_await expose_zeros(ends.server, 100, mr::usage::write_dst));
   });
   open_executor({});
   std::thread([&] { kept.clear(); }).join();
@@ -349,26 +302,20 @@ TEST_P(threads, what_a_peer_may_use_can_be_destroyed_anywhere_after_its_executor
 TEST_P_WINDOWS_TASK(threads, what_a_peer_may_use_is_left_to_its_connection_wherever_it_is_retired) {
   auto ends = co_await connect_pair();
   auto source = co_await filled(pool(), 100, 1);
-  auto memory = co_await zeroed(pool(), 100);
-  auto open = co_await ends.server.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src);
-  memory = co_await zeroed(pool(), 100);
-  auto confirmed = co_await ends.server.expose(std::move(memory), mr::usage::write_dst);
+  auto open = co_await expose_zeros(ends.server, 100);
+  auto confirmed = co_await expose_zeros(ends.server, 100, mr::usage::write_dst);
   ends.server.confirm_retired(confirmed.remote().key());  // outruns what the other thread does
   const auto retire = [&] {
-    std::thread([&] {
-      open.retire();
-      confirmed.retire();
-    }).join();
+    open.retire();
+    confirmed.retire();
   };
-  co_await offload(retire);
-  co_await ends.client.write(source, open.remote());
-  co_await ends.client.flush(open.remote());
+  co_await elsewhere(retire);
+  co_await write_and_flush(ends.client, source, open.remote());
   EXPECT_EQ(ends.server.statistics().retired_bytes, 100u);
   ends.server.confirm_retired(open.remote().key());
   EXPECT_EQ(ends.server.statistics().retired, 0u);
   source = mr::buffer();
   co_await until_lent_buffers_return(0);
-  EXPECT_EQ(pool().statistics().send.in_use_bytes, 0u);
 }
 
 TEST_P(threads, what_a_peer_may_use_can_be_retired_anywhere_after_its_executor) {
@@ -376,8 +323,7 @@ TEST_P(threads, what_a_peer_may_use_can_be_retired_anywhere_after_its_executor) 
   std::vector<net::exposure> kept;
   run([&]() -> task<> {
     auto ends = co_await connect_pair();
-    auto memory = co_await zeroed(pool(), 100);
-    kept.push_back(co_await ends.server.expose(std::move(memory), mr::usage::write_dst));
+    kept.push_back(co_await expose_zeros(ends.server, 100, mr::usage::write_dst));
   });
   open_executor({});
   std::thread([&] { kept.front().retire(); }).join();
@@ -386,26 +332,21 @@ TEST_P(threads, what_a_peer_may_use_can_be_retired_anywhere_after_its_executor) 
 
 TEST_P_WINDOWS(threads, a_connections_own_calls_from_another_are_refused) {
   auto payload = co_await filled(pool(), 1, 1);
-  auto open = co_await server.expose(co_await zeroed(pool(), 1), mr::usage::read_src);
-  const auto misuse = [&] {
-    executor there;
-    const auto root = [&]() -> task<> {
-      EXPECT_EQ(co_await code_of(client.send(payload)), errc::wrong_thread);
-      EXPECT_EQ(co_await code_of(client.recv()), errc::wrong_thread);
-      EXPECT_EQ(co_await code_of(client.close()), errc::wrong_thread);
-      EXPECT_EQ(co_await code_of(client.expose(mr::buffer(), mr::usage::read_src)), errc::wrong_thread);
-      EXPECT_EQ(co_await code_of(client.expose(mr::slice(), mr::usage::read_src)), errc::wrong_thread);
-      EXPECT_EQ(co_await code_of(open.revoke()), errc::wrong_thread);
-      EXPECT_THROW(server.confirm_retired(open.remote().key()), error);
-      const mr::remote_slice word(1, 0, 8, mr::usage::atomic_dst);
-      EXPECT_EQ(co_await code_of(client.fetch_add(word, 1)), errc::wrong_thread);
-      std::array members{client.send(payload)};
-      EXPECT_EQ(co_await code_of(client.batch(members)), errc::wrong_thread);
-    };
-    there.run(root());
+  auto open = co_await expose_zeros(server, 1, mr::usage::read_src);
+  const auto misuse = [&]() -> task<> {
+    EXPECT_EQ(co_await code_of(client.send(payload)), errc::wrong_thread);
+    EXPECT_EQ(co_await code_of(client.recv()), errc::wrong_thread);
+    EXPECT_EQ(co_await code_of(client.close()), errc::wrong_thread);
+    EXPECT_EQ(co_await code_of(client.expose(mr::buffer(), mr::usage::read_src)), errc::wrong_thread);
+    EXPECT_EQ(co_await code_of(client.expose(mr::slice(), mr::usage::read_src)), errc::wrong_thread);
+    EXPECT_EQ(co_await code_of(open.revoke()), errc::wrong_thread);
+    EXPECT_THROW(server.confirm_retired(open.remote().key()), error);
+    const mr::remote_slice word(1, 0, 8, mr::usage::atomic_dst);
+    EXPECT_EQ(co_await code_of(client.fetch_add(word, 1)), errc::wrong_thread);
+    std::array members{client.send(payload)};
+    EXPECT_EQ(co_await code_of(client.batch(members)), errc::wrong_thread);
   };
-  const auto elsewhere = [&] { std::thread(misuse).join(); };
-  co_await offload(elsewhere);
+  co_await on_another_executor(misuse);
   co_await client.send(payload);
   static_cast<void>(co_await server.recv_or_throw());
 }
@@ -414,7 +355,7 @@ TEST_P_WINDOWS(threads, a_connections_own_calls_from_another_are_refused) {
 class frozen : public threads {
  protected:
   template <class Ask>
-  void with_frozen_peer(Ask ask, net::connection_options client) {
+  void with_frozen_peer(Ask ask, net::connection_options client = options()) {
     std::promise<void> thaw;
     const auto serve = [&](net::connection&) -> task<> {
       thaw.get_future().wait();  // blocks the executor's thread, which is the point
@@ -436,57 +377,42 @@ class frozen : public threads {
 };
 WEFT_ON_EVERY_TRANSPORT(frozen);
 
-TEST_P(frozen, peers_do_not_keep_a_close_waiting_beyond_its_timeout) {
-  const auto hasty = options({.close_timeout = 20ms});
-  with_frozen_peer([&](net::connection& peer) -> task<> { co_await peer.close(); }, hasty);
+#define TEST_P_FROZEN(suite, name, ...) \
+  TEST_P_SCRIPT(suite, name, (net::connection & peer), with_frozen_peer(WEFT_SCRIPT __VA_OPT__(, ) __VA_ARGS__))
+
+TEST_P_FROZEN(frozen, peers_do_not_keep_a_close_waiting_beyond_its_timeout, options({.close_timeout = 20ms})) {
+  co_await peer.close();
 }
 
-TEST_P(frozen, peers_do_not_keep_a_close_with_operations_in_flight_waiting_beyond_its_timeout) {
-  const auto hasty = options({.close_timeout = 20ms});
-  with_frozen_peer(
-      [&](net::connection& peer) -> task<> {
-        const auto body = [&](scope& tasks) -> task<> {
-          auto payload = co_await filled(pool(), 100, 1);
-          std::vector<std::unique_ptr<attempt>> sends;
-          for (unsigned i = 0; i < 20; ++i) sends.push_back(std::make_unique<attempt>(tasks, peer.send(payload)));
-          co_await settle();
-          co_await peer.close();
-          for (const auto& each : sends) co_await each->end();
-          EXPECT_TRUE(sends.front()->succeeded());
-          EXPECT_EQ(sends.back()->code(), errc::closed) << sends.back()->words();
-        };
-        co_await with_scope(on_failure::stop_siblings, body);
-      },
-      hasty);
+TEST_P_FROZEN(frozen, peers_do_not_keep_a_close_with_operations_in_flight_waiting_beyond_its_timeout,
+              options({.close_timeout = 20ms})) {
+  const auto body = [&](scope& tasks) -> task<> {
+    auto payload = co_await filled(pool(), 100, 1);
+    std::vector<std::unique_ptr<attempt>> sends;
+    for (unsigned i = 0; i < 20; ++i) sends.push_back(std::make_unique<attempt>(tasks, peer.send(payload)));
+    co_await settle();
+    co_await peer.close();
+    for (const auto& each : sends) co_await each->end();
+    EXPECT_TRUE(sends.front()->succeeded());
+    EXPECT_EQ(sends.back()->code(), errc::closed) << sends.back()->words();
+  };
+  co_await with_scope(on_failure::stop_siblings, body);
 }
 
-TEST_P(frozen, peers_do_not_keep_a_stopped_close_waiting) {
-  with_frozen_peer(
-      [&](net::connection& peer) -> task<> {
-        EXPECT_EQ(co_await code_of(with_timeout(20ms, peer.close())), errc::timed_out);
-      },
-      options());
+TEST_P_FROZEN(frozen, peers_do_not_keep_a_stopped_close_waiting) {
+  EXPECT_EQ(co_await code_of(with_timeout(20ms, peer.close())), errc::timed_out);
 }
 
-TEST_P(frozen, peers_do_not_keep_an_abort_waiting) {
-  with_frozen_peer(
-      [&](net::connection& peer) -> task<> {
-        peer.abort();
-        EXPECT_EQ(co_await code_of(peer.recv()), errc::closed);
-      },
-      options());
+TEST_P_FROZEN(frozen, peers_do_not_keep_an_abort_waiting) {
+  peer.abort();
+  EXPECT_EQ(co_await code_of(peer.recv()), errc::closed);
 }
 
-TEST_P(frozen, peers_stop_a_send_at_the_credit_limit_and_a_timeout_ends_that_wait) {
-  with_frozen_peer(
-      [&](net::connection& peer) -> task<> {
-        auto payload = co_await filled(pool(), 10, 1);
-        for (unsigned i = 0; i < options().receive_depth; ++i) co_await peer.send(payload);
-        const auto failure = co_await failure_of(with_timeout(20ms, peer.send(payload)));
-        EXPECT_TRUE(failure && failure->code() == errc::timed_out && !failure->posted());
-        peer.abort();
-      },
-      options());
+TEST_P_FROZEN(frozen, peers_stop_a_send_at_the_credit_limit_and_a_timeout_ends_that_wait) {
+  auto payload = co_await filled(pool(), 10, 1);
+  for (unsigned i = 0; i < options().receive_depth; ++i) co_await peer.send(payload);
+  EXPECT_TRUE(refused_with(co_await failure_of(with_timeout(20ms, peer.send(payload))), errc::timed_out));
+  peer.abort();
 }
 
 }  // namespace

@@ -73,29 +73,22 @@ TEST_P_BETWEEN(tries, keep_a_buffer_that_is_dropped_until_it_has_arrived) {
 }
 
 TEST_P_BETWEEN(tries, are_refused_like_what_is_awaited, options(), options({.receive_size = 100})) {
-  const auto refusal_of = [](const auto& call) -> std::optional<error> {
-    try {
-      static_cast<void>(call());
-    } catch (const error& why) {
-      return why;
-    }
-    return std::nullopt;
-  };
   auto large = co_await filled(pool(), 101, 1);
-  EXPECT_TRUE(failed_with(refusal_of([&] { return client.try_send(large); }), errc::message_too_large));
+  EXPECT_TRUE(failed_with(failure_thrown_by([&] { return client.try_send(large); }), errc::message_too_large));
   EXPECT_FALSE(large.in_use());
   const auto part = large.slice(0, 8);
-  EXPECT_TRUE(failed_with(refusal_of([&] { return client.try_send(part); }), errc::invalid_argument, "takes buffers"));
+  EXPECT_TRUE(
+      failed_with(failure_thrown_by([&] { return client.try_send(part); }), errc::invalid_argument, "takes buffers"));
   mr::buffer gone;
-  EXPECT_TRUE(failed_with(refusal_of([&] { return client.try_send(gone); }), errc::invalid_argument));
+  EXPECT_TRUE(failed_with(failure_thrown_by([&] { return client.try_send(gone); }), errc::invalid_argument));
   large.resize(50);
   while (!client.try_send(large)) co_await yield();
   co_await client.close();
   while (server.is_open()) co_await yield();
   EXPECT_TRUE(holds((co_await poll(server)).bytes(), 1));
-  EXPECT_TRUE(failed_with(refusal_of([&] { return server.try_recv(); }), errc::peer_closed));
-  EXPECT_TRUE(failed_with(refusal_of([&] { return client.try_recv(); }), errc::closed));
-  EXPECT_TRUE(refusal_of([&] { return client.try_send(large); }));
+  EXPECT_TRUE(failed_with(failure_thrown_by([&] { return server.try_recv(); }), errc::peer_closed));
+  EXPECT_TRUE(failed_with(failure_thrown_by([&] { return client.try_recv(); }), errc::closed));
+  EXPECT_TRUE(failure_thrown_by([&] { return client.try_send(large); }));
 }
 
 TEST_P_BETWEEN(tries, leave_a_message_to_the_task_that_waits_for_it) {

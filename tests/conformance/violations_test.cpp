@@ -127,14 +127,12 @@ TEST_P_TASK(violations, without_the_right) {
 }
 
 TEST_P_WINDOWS(violations, leave_other_connections_of_the_same_device_alone) {
-  auto memory = co_await zeroed(pool(), 100);
-  const auto own = co_await server.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src);
+  const auto own = co_await expose_zeros(server, 100);
   target victim;
   co_await open(victim, everything);
   co_await expect_refused(victim, forged(*victim.open, test::stag_of(*victim.open), page), accesses);
   auto source = co_await filled(pool(), 100, 1);
-  co_await client.write(source, own.remote());
-  co_await client.flush(own.remote());
+  co_await write_and_flush(client, source, own.remote());
   EXPECT_TRUE(holds(own.memory().bytes(), 1));
   co_await victim.region.release();
 }

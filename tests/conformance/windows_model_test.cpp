@@ -312,19 +312,15 @@ TEST_P(windows_model, any_program_gets_at_what_is_open_to_it_and_nothing_else) {
 
 TEST_P_WINDOWS_TASK(windows_model, without_memory_exposures_are_dropped_and_retired_on_another_thread) {
   auto ends = co_await connect_pair();
-  auto memory = co_await zeroed(pool(), 100);
-  auto dropped = co_await ends.server.expose(std::move(memory), mr::usage::write_dst);
-  memory = co_await zeroed(pool(), 100);
-  auto retired = co_await ends.server.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src);
+  auto dropped = co_await expose_zeros(ends.server, 100, mr::usage::write_dst);
+  auto retired = co_await expose_zeros(ends.server, 100);
   const auto let_go = [&] {
-    std::thread([&] {
-      fail_call(1, 1000);
-      retired.retire();
-      dropped = net::exposure();
-      fail_call(0);
-    }).join();
+    fail_call(1, 1000);
+    retired.retire();
+    dropped = net::exposure();
+    fail_call(0);
   };
-  co_await offload(let_go);
+  co_await elsewhere(let_go);
   co_await ends.client.flush(retired.remote());
   EXPECT_EQ(ends.server.statistics().retired_bytes, 100u);
 }

@@ -9,17 +9,7 @@ namespace {
 
 class windows : public peers {
  protected:
-  /// Skips where the device has none.
-  template <class Script>
-  void between_peers_with_windows(Script script) {
-    if (!has_windows()) GTEST_SKIP() << no_windows;
-    between_peers(script);
-  }
-
-  task<mr::region> bindable(std::size_t bytes, mr::usage more = mr::usage::none) {
-    const mr::registration_options purpose{.usage = mr::usage::bind_window | more};
-    co_return co_await device().domain().register_memory(std::vector<std::byte>(bytes), purpose);
-  }
+  task<mr::region> bindable(std::size_t bytes) { return register_zeros(bytes, {.usage = mr::usage::bind_window}); }
 };
 WEFT_ON_EVERY_TRANSPORT(windows);
 
@@ -28,8 +18,7 @@ TEST_P_WINDOWS(windows, open_their_range_of_a_region_and_no_more) {
   auto part = co_await server.expose(region.slice(100, 50), open_wide);
   EXPECT_EQ(part.remote().size(), 50u);
   auto source = co_await filled(pool(), 50, 1);
-  co_await client.write(source, part.remote());
-  co_await client.flush(part.remote());
+  co_await write_and_flush(client, source, part.remote());
   EXPECT_TRUE(is_zero(region.bytes().first(100)) && is_zero(region.bytes().subspan(150)));
   EXPECT_TRUE(holds(region.bytes().subspan(100, 50), 1));
 
@@ -108,52 +97,44 @@ TEST_P_WINDOWS(windows, can_be_given_back_by_the_peer_with_a_message) {
   co_await region.release();
 }
 
-TEST_P(windows, are_for_one_connection_only_and_end_with_it) {
-  if (!has_windows()) GTEST_SKIP() << no_windows;
-  if (GetParam().keys_can_be_passed_on) GTEST_SKIP() << "this provider does not look at who uses a key";
-  const auto body = [&]() -> task<> {
-    auto region = co_await bindable(64);
-    std::optional<net::exposure> part;
-    auto source = co_await filled(pool(), 64, 1);
-    for (const bool ended : {false, true}) {
-      auto other = co_await connect_pair();
-      auto own = co_await connect_pair();
-      part.emplace(co_await own.server.expose(region.slice(), open_wide));
-      if (ended) co_await when_all(own.client.close(), own.server.close());
-      static_cast<void>(co_await failure_of(other.client.write(source, part->remote())));
-      EXPECT_EQ(co_await code_of(other.client.recv()), errc::remote_access);
-      EXPECT_TRUE(is_zero(region.bytes()));
-    }
-    co_await part->revoke();
-    co_await region.release();
-  };
-  run(body);
+TEST_P_TASK_WHERE(windows, are_for_one_connection_only_and_end_with_it, binds_keys(), no_bound_keys) {
+  auto region = co_await bindable(64);
+  std::optional<net::exposure> part;
+  auto source = co_await filled(pool(), 64, 1);
+  for (const bool ended : {false, true}) {
+    auto other = co_await connect_pair();
+    auto own = co_await connect_pair();
+    part.emplace(co_await own.server.expose(region.slice(), open_wide));
+    if (ended) co_await when_all(own.client.close(), own.server.close());
+    static_cast<void>(co_await failure_of(other.client.write(source, part->remote())));
+    EXPECT_EQ(co_await code_of(other.client.recv()), errc::remote_access);
+    EXPECT_TRUE(is_zero(region.bytes()));
+  }
+  co_await part->revoke();
+  co_await region.release();
 }
 
-TEST_P(windows, that_cannot_be_are_refused) {
+TEST_P_WINDOWS(windows, that_cannot_be_are_refused) {
   auto elsewhere = open_device_of(GetParam());
-  between_peers_with_windows([&](net::connection& client, net::connection& server) -> task<> {
-    auto region = co_await bindable(64);
-    const auto expect = [&](const mr::slice& range, mr::usage uses, errc expected) -> task<> {
-      EXPECT_EQ(co_await code_of(server.expose(range, uses)), expected);
-    };
-    co_await expect(region.slice(0, 0), open_wide, errc::zero_length);
-    co_await expect(region.slice(), mr::usage::none, errc::not_supported);
-    co_await expect(region.slice(), mr::usage::send, errc::not_supported);
-    mr::registration_options purpose{.usage = open_wide};
-    auto closed = co_await device().domain().register_memory(std::vector<std::byte>(8), purpose);
-    co_await expect(closed.slice(), open_wide, errc::access_denied);
-    auto buffer = co_await zeroed(pool(), 8);
-    co_await expect(buffer.slice(), open_wide, errc::access_denied);
-    purpose.usage = mr::usage::bind_window;
-    auto foreign = co_await elsewhere.domain().register_memory(std::vector<std::byte>(8), purpose);
-    co_await expect(foreign.slice(), open_wide, errc::wrong_device);
-    co_await client.close();
-    static_cast<void>(co_await server.recv());
-    const auto late = co_await code_of(server.expose(region.slice(), open_wide));
-    EXPECT_TRUE(late == errc::peer_closed || late == errc::closed) << late.message();
-    co_await region.release();  // none of them holds it
-  });
+  auto region = co_await bindable(64);
+  const auto expect = [&](const mr::slice& range, mr::usage uses, errc expected) -> task<> {
+    EXPECT_EQ(co_await code_of(server.expose(range, uses)), expected);
+  };
+  co_await expect(region.slice(0, 0), open_wide, errc::zero_length);
+  co_await expect(region.slice(), mr::usage::none, errc::not_supported);
+  co_await expect(region.slice(), mr::usage::send, errc::not_supported);
+  auto closed = co_await register_zeros(8, {.usage = open_wide});
+  co_await expect(closed.slice(), open_wide, errc::access_denied);
+  auto buffer = co_await zeroed(pool(), 8);
+  co_await expect(buffer.slice(), open_wide, errc::access_denied);
+  const mr::registration_options purpose{.usage = mr::usage::bind_window};
+  auto foreign = co_await elsewhere.domain().register_memory(std::vector<std::byte>(8), purpose);
+  co_await expect(foreign.slice(), open_wide, errc::wrong_device);
+  co_await client.close();
+  static_cast<void>(co_await server.recv());
+  const auto late = co_await code_of(server.expose(region.slice(), open_wide));
+  EXPECT_TRUE(late == errc::peer_closed || late == errc::closed) << late.message();
+  co_await region.release();  // none of them holds it
 }
 
 TEST_P_WINDOWS(windows, that_are_retired_keep_their_region_until_the_peer_is_done) {
@@ -166,8 +147,7 @@ TEST_P_WINDOWS(windows, that_are_retired_keep_their_region_until_the_peer_is_don
     part.retire();
     EXPECT_EQ(server.statistics().retired_bytes, 64u);
   }
-  co_await client.write(source, *there);
-  co_await client.flush(*there);
+  co_await write_and_flush(client, source, *there);
   EXPECT_TRUE(holds(region.bytes(), 1));
   const auto busy = co_await code_of(region.release());
   EXPECT_EQ(busy, errc::busy);
@@ -175,32 +155,26 @@ TEST_P_WINDOWS(windows, that_are_retired_keep_their_region_until_the_peer_is_don
   co_await region.release();
 }
 
-TEST_P(windows, of_a_region_that_is_disabled_are_closed_until_it_is_enabled) {
-  if (!device().domain().capabilities().gates) GTEST_SKIP() << "this device has windows of enabled regions alone";
-  const auto body = [&]() -> task<> {
-    const mr::registration_options purpose{.usage = mr::usage::bind_window, .disabled = true};
-    auto region = co_await device().domain().register_memory(std::vector<std::byte>(64), purpose);
-    auto source = co_await filled(pool(), 64, 1);
-    for (const bool writes : {true, false}) {
-      auto early = co_await connect_pair();
-      const auto closed = co_await early.server.expose(region.slice(), open_wide);
-      if (writes) static_cast<void>(co_await failure_of(early.client.write(source, closed.remote())));
-      EXPECT_TRUE(co_await code_of(early.client.flush(closed.remote())));
-      EXPECT_TRUE(is_zero(region.bytes()));
-    }
-    auto ends = co_await connect_pair();
-    const auto part = co_await ends.server.expose(region.slice(), open_wide);
-    co_await mr::porting::enable(region);
-    co_await ends.client.write(source, part.remote());
-    co_await ends.client.flush(part.remote());
-    EXPECT_TRUE(holds(region.bytes(), 1));
-  };
-  run(body);
+TEST_P_TASK_WHERE(windows, of_a_region_that_is_disabled_are_closed_until_it_is_enabled,
+                  device().domain().capabilities().gates, "this device has windows of enabled regions alone") {
+  auto region = co_await register_zeros(64, {.usage = mr::usage::bind_window, .disabled = true});
+  auto source = co_await filled(pool(), 64, 1);
+  for (const bool writes : {true, false}) {
+    auto early = co_await connect_pair();
+    const auto closed = co_await early.server.expose(region.slice(), open_wide);
+    if (writes) static_cast<void>(co_await failure_of(early.client.write(source, closed.remote())));
+    EXPECT_TRUE(co_await code_of(early.client.flush(closed.remote())));
+    EXPECT_TRUE(is_zero(region.bytes()));
+  }
+  auto ends = co_await connect_pair();
+  const auto part = co_await ends.server.expose(region.slice(), open_wide);
+  co_await mr::porting::enable(region);
+  co_await write_and_flush(ends.client, source, part.remote());
+  EXPECT_TRUE(holds(region.bytes(), 1));
 }
 
 TEST_P_WINDOWS(windows, count_what_peers_write_with_the_counter_of_their_region) {
-  const mr::registration_options purpose{.usage = mr::usage::bind_window, .disabled = true};
-  auto region = co_await device().domain().register_memory(std::vector<std::byte>(64), purpose);
+  auto region = co_await register_zeros(64, {.usage = mr::usage::bind_window, .disabled = true});
   const mr::porting::write_counter counter;
   mr::porting::bind(region, counter);
   co_await mr::porting::enable(region);

@@ -59,16 +59,11 @@ class sentences : public peers {
     const auto exposed = co_await failure_of(ours.expose(std::move(memory), mr::usage::read_src));
     expect_sentence(exposed, "expose a buffer to", peer, cause);
   }
-
-  task<net::exposure> expose_ten(net::connection& at) {
-    auto memory = co_await zeroed(pool(), 10);
-    co_return co_await at.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src);
-  }
 };
 WEFT_ON_EVERY_TRANSPORT(sentences);
 
 TEST_P_WINDOWS(sentences, of_operations_after_the_peer_has_died) {
-  const auto open = co_await expose_ten(client);
+  const auto open = co_await expose_zeros(client, 10);
   client.abort();
   const auto received = co_await failure_of(server.recv());
   expect_sentence(received, "receive from", server.peer(), errc::peer_vanished);
@@ -78,7 +73,7 @@ TEST_P_WINDOWS(sentences, of_operations_after_the_peer_has_died) {
 }
 
 TEST_P_WINDOWS(sentences, of_operations_after_the_peer_has_closed) {
-  const auto open = co_await expose_ten(client);
+  const auto open = co_await expose_zeros(client, 10);
   attempt closing(tasks, client.close());
   const auto received = co_await failure_of(server.recv_or_throw());
   expect_sentence(received, "receive from", server.peer(), errc::peer_closed);
@@ -87,7 +82,7 @@ TEST_P_WINDOWS(sentences, of_operations_after_the_peer_has_closed) {
 }
 
 TEST_P_WINDOWS(sentences, of_operations_after_this_end_has_closed) {
-  const auto open = co_await expose_ten(client);
+  const auto open = co_await expose_zeros(client, 10);
   attempt closing(tasks, server.close());
   co_await settle();
   const auto received = co_await failure_of(server.recv());
@@ -112,7 +107,7 @@ TEST_P_WINDOWS(sentences, of_an_operation_that_was_on_its_way_when_the_peer_died
 }
 
 TEST_P_WINDOWS(sentences, of_an_access_that_the_peer_refuses) {
-  auto open = co_await expose_ten(server);
+  auto open = co_await expose_zeros(server, 10);
   const mr::remote_region stale = open.remote();
   static_cast<void>(co_await open.revoke());
   auto sink = co_await pool().allocate(10);
@@ -135,20 +130,15 @@ TEST_P_BETWEEN(sentences, of_waits_that_are_stopped) {
 
 TEST_P_BETWEEN(sentences, of_calls_from_the_wrong_thread) {
   auto payload = co_await filled(pool(), 10, 1);
-  const auto misuse = [&] {
-    executor there;
-    const auto root = [&]() -> task<> {
-      const auto sent = co_await failure_of(client.send(payload));
-      expect_sentence(sent, "send 10 bytes", client.peer(), errc::wrong_thread);
-      const auto received = co_await failure_of(client.recv());
-      expect_sentence(received, "receive from", client.peer(), errc::wrong_thread);
-      const auto closed = co_await failure_of(client.close());
-      expect_sentence(closed, "close the connection to", client.peer(), errc::wrong_thread);
-    };
-    there.run(root());
+  const auto misuse = [&]() -> task<> {
+    const auto sent = co_await failure_of(client.send(payload));
+    expect_sentence(sent, "send 10 bytes", client.peer(), errc::wrong_thread);
+    const auto received = co_await failure_of(client.recv());
+    expect_sentence(received, "receive from", client.peer(), errc::wrong_thread);
+    const auto closed = co_await failure_of(client.close());
+    expect_sentence(closed, "close the connection to", client.peer(), errc::wrong_thread);
   };
-  const auto elsewhere = [&] { std::thread(misuse).join(); };
-  co_await offload(elsewhere);
+  co_await on_another_executor(misuse);
 }
 
 TEST_P_TASK(sentences, of_set_ups) {
@@ -194,13 +184,13 @@ TEST_P_BETWEEN(sentences, of_what_is_too_large_blame_neither_the_memory_nor_the_
   if (!device().domain().capabilities().requested_key) co_return;
   const mr::registration_options purpose{.usage = mr::usage::read_src,
                                          .requested_key = device().domain().capabilities().max_key + 1};
-  const auto refused = co_await failure_of(device().domain().register_memory(std::vector<std::byte>(8), purpose));
+  const auto refused = co_await failure_of(register_zeros(8, purpose));
   EXPECT_TRUE(failed_with(refused, errc::out_of_range));
   EXPECT_EQ(times("outside the registered memory", refused ? refused->what() : ""), 0u) << refused->what();
 }
 
 TEST_P_WINDOWS(sentences, of_an_access_that_was_refused_say_so_once) {
-  auto open = co_await expose_ten(server);
+  auto open = co_await expose_zeros(server, 10);
   const mr::remote_region stale = open.remote();
   static_cast<void>(co_await open.revoke());
   auto sink = co_await pool().allocate(10);

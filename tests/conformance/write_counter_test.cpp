@@ -18,16 +18,10 @@ class write_counters : public peers {
   [[nodiscard]] bool has_gates() { return device().domain().capabilities().gates; }
 
   [[nodiscard]] task<mr::region> closed(std::size_t bytes, mr::usage uses = for_peers) {
-    co_return co_await device().domain().register_memory(std::vector<std::byte>(bytes),
-                                                         {.usage = uses, .disabled = true});
+    return register_zeros(bytes, {.usage = uses, .disabled = true});
   }
   [[nodiscard]] static std::error_code why_no_key(const mr::region& of) {
-    try {
-      static_cast<void>(of.remote());
-      return {};
-    } catch (const error& why) {
-      return why.code();
-    }
+    return code_thrown_by([&] { return of.remote(); });
   }
   /// A region whose writes that one counts.
   [[nodiscard]] task<mr::region> counted(std::size_t bytes, const mr::porting::write_counter& counter) {
@@ -159,9 +153,7 @@ TEST_P_WINDOWS(write_counters, count_a_write_whose_task_has_gone_once_it_is_done
   mr::buffer source = co_await filled(pool(), large, 1);
   attempt writing(tasks, client.write(source, there.remote()));
   co_await yield();
-  writing.stop();
-  co_await writing.end();
-  EXPECT_EQ(writing.code(), errc::canceled);
+  EXPECT_EQ(co_await code_once_stopped(writing), errc::canceled);
   EXPECT_TRUE(writing.posted());
   co_await counter.wait_for(1);
   EXPECT_TRUE(holds(there.bytes(), 1));
@@ -215,12 +207,10 @@ TEST_P_BETWEEN(write_counters, of_regions_that_are_disabled_have_no_keys_where_t
   EXPECT_FALSE(mr::porting::enabled(made));
   EXPECT_EQ(why_no_key(made), has_gates() ? std::error_code() : errc::access_denied);
   if (has_windows()) {
-    const auto window = co_await as_result(server.expose(made.slice(), for_peers));
-    EXPECT_EQ(window ? std::error_code() : window.error().code(),
+    EXPECT_EQ(co_await code_of(server.expose(made.slice(), for_peers)),
               has_gates() ? std::error_code() : errc::invalid_argument);
   }
-  const auto fresh = co_await as_result(mr::porting::refresh(made));
-  EXPECT_EQ(fresh ? std::error_code() : fresh.error().code(), has_gates() ? std::error_code() : errc::invalid_argument);
+  EXPECT_EQ(co_await code_of(mr::porting::refresh(made)), has_gates() ? std::error_code() : errc::invalid_argument);
   co_await mr::porting::enable(made);
   EXPECT_TRUE(mr::porting::enabled(made));
   EXPECT_EQ(why_no_key(made), std::error_code());

@@ -178,11 +178,6 @@ TEST_F(cuda_device, pins_memory_once) {
 
 TEST_F(cuda_device, leaves_the_current_context_of_the_thread_alone) {
   const auto other = open_stand_in(1);
-  const auto current = [this] {
-    mr::cuda::context_handle found = nullptr;
-    driver.function<mr::cuda::status(mr::cuda::context_handle*)>("cuCtxGetCurrent")(&found);
-    return found;
-  };
   const auto use_everything = [this] {
     const auto memory = gpu->allocate(4096);
     static_cast<void>(gpu->find(memory.bytes()));
@@ -196,13 +191,13 @@ TEST_F(cuda_device, leaves_the_current_context_of_the_thread_alone) {
     static_cast<void>(stream->reached().value());
   };
   use_everything();
-  EXPECT_EQ(current(), nullptr);
+  EXPECT_EQ(current_context_of(driver), nullptr);
 
   mr::cuda::context_handle theirs = nullptr;
   driver.function<mr::cuda::status(mr::cuda::context_handle*, int)>("cuDevicePrimaryCtxRetain")(&theirs, 1);
   driver.function<mr::cuda::status(mr::cuda::context_handle)>("cuCtxPushCurrent_v2")(theirs);
   use_everything();
-  EXPECT_EQ(current(), theirs);
+  EXPECT_EQ(current_context_of(driver), theirs);
   driver.function<mr::cuda::status(mr::cuda::context_handle*)>("cuCtxPopCurrent_v2")(&theirs);
   driver.function<mr::cuda::status(int)>("cuDevicePrimaryCtxRelease_v2")(1);
 }

@@ -1,10 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Calls of the driver that fail, one after another, in the whole use of a GPU.
-#include <weft/mr/cuda/driver.hpp>
-
-#include <sys/eventfd.h>
-#include <unistd.h>
-
 #include "support.hpp"
 
 namespace weft::test {
@@ -12,23 +7,12 @@ namespace {
 
 constexpr std::size_t bytes = 8192;
 
-class descriptor_guard : private immovable {
- public:
-  explicit descriptor_guard(int descriptor) noexcept : descriptor_(descriptor) {}
-  ~descriptor_guard() { ::close(descriptor_); }
-
-  [[nodiscard]] int get() const noexcept { return descriptor_; }
-
- private:
-  int descriptor_;
-};
-
 // Makes nearly the same calls each time, because it waits for the GPU rather than ask again.
 void use_a_gpu() {
   const auto gpu = open_stand_in();
   const auto memory = gpu->allocate(bytes);
   static_cast<void>(gpu->find(memory.bytes()));
-  const descriptor_guard event(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  const counted_event event(EFD_NONBLOCK);
   pinned_bytes host(gpu, random_bytes(bytes, 1));
   std::vector<std::byte> received(bytes);
   const auto stream = gpu->open_stream();
@@ -37,18 +21,18 @@ void use_a_gpu() {
   stream->copy(received.data(), memory.data(), bytes).value();
   const auto mark = stream->mark().value();
   EXPECT_LE(stream->reached().value(), mark);
-  const bool notified = stream->notify(event.get());
+  const bool notified = stream->notify(event.fd());
   stream->synchronize();
   EXPECT_EQ(stream->reached().value(), mark);
   EXPECT_EQ(received, host.bytes());
-  std::uint64_t count = 0;
-  EXPECT_EQ(::read(event.get(), &count, sizeof count) == sizeof count, notified);
+  EXPECT_EQ(event.read(), notified ? 1U : 0U);
 
   const auto borrowed = gpu->borrow_stream(nullptr);
   const auto theirs = borrowed->mark().value();
-  while (borrowed->reached().value() != theirs) std::this_thread::yield();
+  wait_for(*borrowed, theirs);
+  EXPECT_EQ(borrowed->reached().value(), theirs);
   static_cast<void>(gpu->share(memory.bytes()));
-  const descriptor_guard exported(gpu->export_dmabuf(memory.bytes()).descriptor);
+  const descriptor exported(gpu->export_dmabuf(memory.bytes()).descriptor, system_calls::kernel());
 }
 
 void fail_every_call_once(int result) {
@@ -71,9 +55,7 @@ void fail_every_call_once(int result) {
     driver.fail_nth(0);
     EXPECT_EQ(driver.outstanding(), 0U) << "call " << number;
     EXPECT_EQ(driver.counts(), before) << "call " << number;
-    mr::cuda::context_handle current = nullptr;
-    driver.function<mr::cuda::status(mr::cuda::context_handle*)>("cuCtxGetCurrent")(&current);
-    EXPECT_EQ(current, nullptr) << "call " << number;
+    EXPECT_EQ(current_context_of(driver), nullptr) << "call " << number;
     if (!had_its_turn) {
       EXPECT_FALSE(failed);
       break;

@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "kit/scripted_test.hpp"
 #include "kit/test.hpp"
 #include "stand_in_control.hpp"
 
@@ -93,44 +94,46 @@ class sharing : public testing::Test {
   std::shared_ptr<mr::memory_device> gpu = mr::open_cuda({.library = stand_in::library()});
 };
 
-TEST_F(sharing, is_one_copy_for_each_piece_and_nothing_goes_through_host_memory) {
-  against("direct", [&](net::device& device, net::connection& peer, const mr::remote_region& where) -> task<> {
-    const mr::region here = co_await memory(device, 3, true);
-    co_await peer.write(here.slice(), where);
-    sharing_state now = co_await ask(device, peer, 3);
-    EXPECT_TRUE(now.holds);
-    EXPECT_EQ(now.pinned, 0u);
-    EXPECT_EQ(now.open, 0u);  // only as long as the operation took
-    const mr::region back = co_await memory(device, 9, true);
-    co_await peer.read(back.slice(), where);
-    EXPECT_EQ(driver.peek(back.bytes()), driver.peek(here.bytes()));
-    EXPECT_FALSE(has_staged());
+// With a process that does as `how` says.
+#define TEST_F_SHARING(fixture, name, how)                                                                       \
+  TEST_F_SCRIPT(fixture, name,                                                                                   \
+                ([[maybe_unused]] net::device & device, net::connection & peer, const mr::remote_region& where), \
+                against(how, WEFT_SCRIPT))
 
-    constexpr std::size_t block = 65536;
-    std::vector<net::block_pair> pairs(200);
-    for (std::uint32_t i = 0; i != pairs.size(); ++i) pairs[i] = {.local = i, .remote = 199 - i};
-    const mr::region other = co_await memory(device, 7, true);
-    const net::block_list blocks{.local = other.slice(), .remote = where, .block_bytes = block, .blocks = pairs};
-    co_await peer.write(blocks);
-    const net::block_list again{.local = back.slice(), .remote = where, .block_bytes = block, .blocks = pairs};
-    co_await peer.read(again);
-    const auto sent = driver.peek(other.bytes().first(200 * block));
-    EXPECT_EQ(driver.peek(back.bytes().first(200 * block)), sent);
-    EXPECT_FALSE(has_staged());
-    now = co_await ask(device, peer, 3);
-    EXPECT_EQ(now.open, 0u);
-  });
+TEST_F_SHARING(sharing, is_one_copy_for_each_piece_and_nothing_goes_through_host_memory, "direct") {
+  const mr::region here = co_await memory(device, 3, true);
+  co_await peer.write(here.slice(), where);
+  sharing_state now = co_await ask(device, peer, 3);
+  EXPECT_TRUE(now.holds);
+  EXPECT_EQ(now.pinned, 0u);
+  EXPECT_EQ(now.open, 0u);  // only as long as the operation took
+  const mr::region back = co_await memory(device, 9, true);
+  co_await peer.read(back.slice(), where);
+  EXPECT_EQ(driver.peek(back.bytes()), driver.peek(here.bytes()));
+  EXPECT_FALSE(has_staged());
+
+  constexpr std::size_t block = 65536;
+  std::vector<net::block_pair> pairs(200);
+  for (std::uint32_t i = 0; i != pairs.size(); ++i) pairs[i] = {.local = i, .remote = 199 - i};
+  const mr::region other = co_await memory(device, 7, true);
+  const net::block_list blocks{.local = other.slice(), .remote = where, .block_bytes = block, .blocks = pairs};
+  co_await peer.write(blocks);
+  const net::block_list again{.local = back.slice(), .remote = where, .block_bytes = block, .blocks = pairs};
+  co_await peer.read(again);
+  const auto sent = driver.peek(other.bytes().first(200 * block));
+  EXPECT_EQ(driver.peek(back.bytes().first(200 * block)), sent);
+  EXPECT_FALSE(has_staged());
+  now = co_await ask(device, peer, 3);
+  EXPECT_EQ(now.open, 0u);
 }
 
-TEST_F(sharing, is_followed_by_immediate_data) {
-  against("direct", [&](net::device& device, net::connection& peer, const mr::remote_region& where) -> task<> {
-    const mr::region here = co_await memory(device, 2, true);
-    co_await peer.write(here.slice(), where, {.immediate = 77});
-    const sharing_state now = co_await ask(device, peer, 2);
-    EXPECT_TRUE(now.holds);
-    EXPECT_EQ(now.immediate, 77u);
-    EXPECT_FALSE(has_staged());
-  });
+TEST_F_SHARING(sharing, is_followed_by_immediate_data, "direct") {
+  const mr::region here = co_await memory(device, 2, true);
+  co_await peer.write(here.slice(), where, {.immediate = 77});
+  const sharing_state now = co_await ask(device, peer, 2);
+  EXPECT_TRUE(now.holds);
+  EXPECT_EQ(now.immediate, 77u);
+  EXPECT_FALSE(has_staged());
 }
 
 TEST_F(sharing, that_one_end_has_not_chosen_goes_through_host_memory) {
@@ -149,31 +152,27 @@ TEST_F(sharing, that_one_end_has_not_chosen_goes_through_host_memory) {
   });
 }
 
-TEST_F(sharing, that_fails_goes_through_host_memory) {
-  against("failing", [&](net::device& device, net::connection& peer, const mr::remote_region& where) -> task<> {
-    const mr::region here = co_await memory(device, 5, true);
-    co_await peer.write(here.slice(), where);
-    const sharing_state now = co_await ask(device, peer, 5);
-    EXPECT_TRUE(now.holds);
-    EXPECT_TRUE(now.tried_to_open);
-    EXPECT_NE(now.pinned, 0u);
-  });
+TEST_F_SHARING(sharing, that_fails_goes_through_host_memory, "failing") {
+  const mr::region here = co_await memory(device, 5, true);
+  co_await peer.write(here.slice(), where);
+  const sharing_state now = co_await ask(device, peer, 5);
+  EXPECT_TRUE(now.holds);
+  EXPECT_TRUE(now.tried_to_open);
+  EXPECT_NE(now.pinned, 0u);
 }
 
 // The memory is somebody else's from then on.
-TEST_F(sharing, ends_with_the_connection) {
-  against("direct", [&](net::device& device, net::connection& peer, const mr::remote_region& where) -> task<> {
-    const mr::region here = co_await memory(device, 6, true);
-    const auto write = [&]() -> task<> { co_await peer.write(here.slice(), where); };
-    const auto abort = [&]() -> task<> {
-      for (int i = 0; i != 20; ++i) co_await yield();
-      peer.abort();
-    };
-    try {
-      co_await when_all(write(), abort());
-    } catch (const error&) {
-    }
-  });
+TEST_F_SHARING(sharing, ends_with_the_connection, "direct") {
+  const mr::region here = co_await memory(device, 6, true);
+  const auto write = [&]() -> task<> { co_await peer.write(here.slice(), where); };
+  const auto abort = [&]() -> task<> {
+    for (int i = 0; i != 20; ++i) co_await yield();
+    peer.abort();
+  };
+  try {
+    co_await when_all(write(), abort());
+  } catch (const error&) {
+  }
 }
 
 }  // namespace

@@ -169,38 +169,39 @@ std::optional<description> describe(world& all, device_address where) {
 
 /// False for what can only be set, and is told as 0.
 bool write_attribute(const description& what, pointer_attribute wanted, void* value) {
-  const auto set = [value](auto content) { std::memcpy(value, &content, sizeof content); };
+  const auto set = [value](auto content) {
+    std::memcpy(value, &content, sizeof content);
+    return true;
+  };
   switch (wanted) {
     case pointer_attribute::context:
-      set(what.context);
-      break;
+      return set(what.context);
     case pointer_attribute::memory_type:
-      set(what.memory_type);
-      break;
+      return set(what.memory_type);
     case pointer_attribute::buffer_id:
-      set(what.buffer_id);
-      break;
+      return set(what.buffer_id);
     case pointer_attribute::is_managed:
-      set(what.is_managed);
-      break;
+      return set(what.is_managed);
     case pointer_attribute::device_ordinal:
-      set(what.device);
-      break;
+      return set(what.device);
     case pointer_attribute::sync_memops:
-      set(0U);
-      return false;
+      break;
   }
-  return true;
+  set(0U);
+  return false;
 }
 
 bool is_copyable(world& all, device_address where, std::size_t bytes) {
   return where != 0 && all.alias(where, bytes) != nullptr;
 }
 
+std::string path_of(pid_t pid, int descriptor) {
+  return "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(descriptor);
+}
+
 std::string name_of_memfd(pid_t pid, int descriptor) {
   std::array<char, 64> name{};
-  const auto path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(descriptor);
-  const ssize_t length = ::readlink(path.c_str(), name.data(), name.size());
+  const ssize_t length = ::readlink(path_of(pid, descriptor).c_str(), name.data(), name.size());
   return {name.data(), length > 0 ? static_cast<std::size_t>(length) : 0};
 }
 
@@ -211,10 +212,7 @@ std::byte* seen_at(world& all, const void* memory, std::size_t bytes) {
 }
 
 // Another description of the same file, because those of dup(2) share their offset.
-int reopen(pid_t pid, int descriptor) {
-  const auto path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(descriptor);
-  return ::open(path.c_str(), O_RDWR | O_CLOEXEC);
-}
+int reopen(pid_t pid, int descriptor) { return ::open(path_of(pid, descriptor).c_str(), O_RDWR | O_CLOEXEC); }
 
 std::pair<const char*, const char*> words_of(int code) {
   static const std::map<int, std::pair<const char*, const char*>> known = {
@@ -678,10 +676,7 @@ bool stand_in_has_failed() {
   return all->fail_nth == 0 && all->fail_next.empty();
 }
 
-std::uint64_t stand_in_calls() {
-  const world_alone all;
-  return all->calls;
-}
+std::uint64_t stand_in_calls() { return world_alone()->calls; }
 
 void stand_in_destroy_context(int device) { world_alone()->clear(device); }
 

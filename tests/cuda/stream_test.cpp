@@ -5,9 +5,6 @@
 #include <weft/runtime/executor.hpp>
 
 #include <dlfcn.h>
-#include <poll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <stop_token>
 
@@ -39,17 +36,6 @@ class cuda_stream : public with_gpu {
   }
 
   const mr::cuda::driver& functions = mr::cuda::load_driver(stand_in::library());
-};
-
-// Which the stream notifies.
-class counted_event : public descriptor {
- public:
-  explicit counted_event(int flags = 0) : descriptor(::eventfd(0, EFD_CLOEXEC | flags), system_calls::kernel()) {}
-  std::uint64_t read() const {
-    std::uint64_t count = 0;
-    static_cast<void>(!::read(fd(), &count, sizeof count));
-    return count;
-  }
 };
 
 TEST_F(cuda_stream, brings_bytes_to_the_gpu_and_back) {

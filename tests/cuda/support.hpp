@@ -2,7 +2,12 @@
 // What the tests of GPU memory have in common.
 #pragma once
 
+#include <weft/mr/cuda/driver.hpp>
+#include <weft/runtime/system/descriptor.hpp>
 #include <weft/weft.hpp>
+
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <initializer_list>
 #include <random>
@@ -62,6 +67,24 @@ class pinned_bytes : private immovable {
   std::vector<std::byte> bytes_;
   bool pinned_;
 };
+
+/// Which a stream notifies.
+class counted_event : public descriptor {
+ public:
+  explicit counted_event(int flags = 0) : descriptor(::eventfd(0, EFD_CLOEXEC | flags), system_calls::kernel()) {}
+  [[nodiscard]] std::uint64_t read() const {
+    std::uint64_t count = 0;
+    static_cast<void>(!::read(fd(), &count, sizeof count));
+    return count;
+  }
+};
+
+/// The context that the driver has for this thread.
+inline mr::cuda::context_handle current_context_of(const stand_in& driver) {
+  mr::cuda::context_handle found = nullptr;
+  driver.function<mr::cuda::status(mr::cuda::context_handle*)>("cuCtxGetCurrent")(&found);
+  return found;
+}
 
 /// Polls until the mark has been reached.
 inline void wait_for(mr::copy_stream& stream, std::uint64_t mark) {

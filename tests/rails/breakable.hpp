@@ -44,7 +44,7 @@ struct cable {
   bool has_no_memory = false;                  ///< expose() finds no memory, once it has waited
   event* accepts = nullptr;                    ///< what accept() waits for once there is a link; null: nothing
   bool hides_refused_keys = false;             ///< does not say which key an access that was refused had named
-  /// Asked before each request: if it says so, the cable is cut first.
+  /// Asked before each request: if it says so, the cable is cut first, and this is forgotten.
   std::function<bool(const net::work_request&)> is_cut_before{};
   /// What is put around each link that is made; empty: nothing.
   std::function<std::unique_ptr<net::link>(std::unique_ptr<net::link>)> covers{};
@@ -53,6 +53,12 @@ struct cable {
     return covers ? covers(std::move(bare)) : std::move(bare);
   }
   void cut();
+  /// Cut before the n-th request from now on that is of this kind.
+  void cut_before(net::work_kind kind, unsigned n = 1) {
+    is_cut_before = [kind, n, seen = 0u](const net::work_request& work) mutable {
+      return work.kind == kind && ++seen == n;
+    };
+  }
   /// As if the processes at its ends were killed: their systems end what they had, in order.
   void end_in_order();
 };

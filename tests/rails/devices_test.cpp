@@ -92,15 +92,13 @@ class simulated_rails : public testing::TestWithParam<pair_of_ways> {
     auto source = co_await filled(spread_bytes, seed);
     co_await both.client.write(source, target.remote().slice(0, spread_bytes));
     co_await both.client.send(source.slice(0, 100));
-    const auto message = co_await both.server.recv_or_throw();
-    EXPECT_TRUE(holds(message.bytes(), seed));
+    EXPECT_TRUE(holds((co_await both.server.recv_or_throw()).bytes(), seed));
     EXPECT_TRUE(holds(target.memory().bytes().first(spread_bytes), seed));
     auto copy = co_await pool().allocate(spread_bytes);
     co_await both.client.read(copy, target.remote().slice(0, spread_bytes));
     EXPECT_TRUE(holds(copy.bytes(), seed));
     co_await both.server.send(copy.slice(0, 50));
-    const auto answer = co_await both.client.recv_or_throw();
-    EXPECT_TRUE(holds(answer.bytes(), seed));
+    EXPECT_TRUE(holds((co_await both.client.recv_or_throw()).bytes(), seed));
   }
 
   two_cables cables_;
@@ -255,10 +253,7 @@ TEST_P(simulated_rails, say_it_again_when_the_message_that_gives_memory_back_is_
       const auto lent = co_await expose_zeros(both.server, 100);
       auto source = co_await filled(100, 3);
       co_await both.client.write(source, lent.remote());
-      unsigned seen = 0;
-      first().is_cut_before = [&](const net::work_request& work) {
-        return work.kind == net::work_kind::send && ++seen == at;
-      };
+      first().cut_before(net::work_kind::send, at);
       co_await both.client.send(source, {.invalidate = lent.remote().key()});
       const auto message = co_await both.server.recv_or_throw();
       EXPECT_EQ(message.invalidated_key, lent.remote().key());

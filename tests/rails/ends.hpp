@@ -3,6 +3,7 @@
 #pragma once
 
 #include <weft/net/iwarp/transport.hpp>
+#include <weft/net/rails/control.hpp>
 #include <weft/net/rails/transport.hpp>
 #include <weft/net/software/domain.hpp>
 #include <weft/weft.hpp>
@@ -14,6 +15,12 @@
 #include "kit/standard.hpp"
 
 namespace weft::test {
+
+/// Whether it is a message of the rails' own, and one of that kind.
+inline bool is_control(const net::work_request& work) { return net::rails::control::is_one(work.own); }
+inline bool says(const net::work_request& work, net::rails::control_kind what) {
+  return is_control(work) && work.own.front() == static_cast<std::byte>(what);
+}
 
 struct ends {
   net::connection& client;
@@ -60,5 +67,43 @@ inline task<net::exposure> expose_zeros(mr::pool& pool, net::connection& at, std
   std::ranges::fill(memory.bytes(), std::byte{0});
   co_return co_await at.expose(std::move(memory), open_wide);
 }
+
+/// Connections of two rails of iWARP, over cables that a test breaks.
+class two_rails : public testing::Test {
+ protected:
+  // Whichever cable is asked for when a connection is made carries its messages: the first.
+  [[nodiscard]] cable& messages() noexcept { return *cables_[0]; }
+  [[nodiscard]] cable& other() noexcept { return *cables_[1]; }
+  [[nodiscard]] mr::pool& pool() noexcept { return device_.pool(); }
+
+  task<mr::buffer> filled(std::size_t bytes, unsigned seed) { return test::filled(pool(), bytes, seed); }
+  task<net::exposure> expose_zeros(net::connection& at, std::size_t bytes) {
+    return test::expose_zeros(pool(), at, bytes);
+  }
+  // Moves data until the cable has carried some of it: then its rail is there at both ends.
+  task<> until_spread_over(net::connection& client, const net::exposure& target, cable& over) {
+    auto source = co_await filled(mebibyte, 0);
+    for (const std::uint64_t before = over.moved; over.moved == before;) {
+      co_await client.write(source, target.remote().slice(0, mebibyte));
+    }
+  }
+  // Memory of the server, once the second rail has carried some of it.
+  task<net::exposure> spread_target(ends both, std::size_t bytes) {
+    auto made = co_await expose_zeros(both.server, bytes);
+    co_await until_spread_over(both.client, made, other());
+    co_return made;
+  }
+  // Nobody connects over either cable until it is mended, and what they have is cut.
+  void pull_both() {
+    for (const auto& each : cables_) each->is_down = true;
+    for (const auto& each : cables_) each->cut();
+  }
+  void mend_both() {
+    for (const auto& each : cables_) each->is_down = false;
+  }
+
+  const two_cables cables_{std::make_shared<cable>(), std::make_shared<cable>()};
+  net::device device_ = open_rails(cables_);
+};
 
 }  // namespace weft::test

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // What people can see of the rails of a connection: statistics, metrics, lines and the trace.
-#include <weft/net/rails/control.hpp>
 #include <weft/net/rails/line_budget.hpp>
 
 #include "ends.hpp"
@@ -58,11 +57,6 @@ class recorder final : public trace_sink, private immovable {
   std::vector<std::string> all_;
 };
 
-bool says_end(const net::work_request& work) {
-  using net::rails::control;
-  return control::is_one(work.own) && work.own.front() == static_cast<std::byte>(net::rails::control_kind::finish);
-}
-
 // Whether one of them has all of these words.
 testing::AssertionResult one_has(const std::vector<std::string>& all, std::initializer_list<std::string> words) {
   const auto has_all = [&](const std::string& text) {
@@ -75,26 +69,23 @@ testing::AssertionResult one_has(const std::vector<std::string>& all, std::initi
 }
 
 // Two ends of a connection of two rails over one listener, which stays for as long as they do.
-class rail_health : public testing::Test {
+class rail_health : public two_rails {
  protected:
-  [[nodiscard]] net::device& device() noexcept { return device_; }
-  [[nodiscard]] cable& messages() noexcept { return *cables_[0]; }
-  [[nodiscard]] cable& other() noexcept { return *cables_[1]; }
-
   template <class Script>
   void between_ends(Script script, net::connection_options how = {}) {
     const auto body = [&](ends both) -> task<> {
-      co_await until([&] { return all_are(rail_state::up, both.client) && all_are(rail_state::up, both.server); });
+      co_await until([&] { return all_are_up(both); });
       co_await script(both);
     };
     executor home({.clock = &time_});
     home.run(with_ends(device_, device_, two_ports(), how, body));
   }
 
-  static bool all_are(rail_state wanted, const net::connection& of) {
-    const auto all = of.rails();
-    return all.size() == 2 &&
-           std::all_of(all.begin(), all.end(), [&](const auto& each) { return each.state == wanted; });
+  static bool all_are_up(ends both) {
+    const auto up = [](const net::connection& at) {
+      return std::ranges::count(at.rails(), rail_state::up, &rail_statistics::state);
+    };
+    return up(both.client) == 2 && up(both.server) == 2;
   }
   template <class Predicate>
   static task<> until(Predicate is_so) {
@@ -113,22 +104,7 @@ class rail_health : public testing::Test {
     co_await pass_until([&] { return time_.now() >= end; });
   }
 
-  task<mr::buffer> zeros(std::size_t bytes) { return zeroed(device_.pool(), bytes); }
-  task<net::exposure> expose_zeros(net::connection& at, std::size_t bytes) {
-    return test::expose_zeros(device_.pool(), at, bytes);
-  }
-  // Moves data until the second rail has carried some of it: then both ends know the memory's name there.
-  task<> until_spread(net::connection& client, const net::exposure& target) {
-    auto source = co_await zeros(mebibyte);
-    while (client.rails()[1].so_far.to_peer.bytes == 0) {
-      co_await client.write(source, target.remote().slice(0, mebibyte));
-    }
-  }
-  task<net::exposure> spread_target(const ends& both, std::size_t bytes) {
-    auto made = co_await expose_zeros(both.server, bytes);
-    co_await until_spread(both.client, made);
-    co_return made;
-  }
+  task<mr::buffer> zeros(std::size_t bytes) { return zeroed(pool(), bytes); }
   task<> cut_and_wait(cable& which, const ends& both, std::size_t number) {
     const auto opened = [&](const net::connection& at) { return at.rails()[number].so_far.opened; };
     const std::uint64_t client = opened(both.client);
@@ -139,10 +115,6 @@ class rail_health : public testing::Test {
 
   lines written;
   manual_clock time_;
-  const two_cables cables_{std::make_shared<cable>(), std::make_shared<cable>()};
-
- private:
-  net::device device_ = open_rails(cables_);
 };
 
 constexpr net::connection_options for_ten_seconds{.resume_within = 10s};
@@ -207,7 +179,7 @@ TEST_F_BETWEEN_ENDS(rail_health, tells_since_when_and_why_a_rail_is_not_there_an
   EXPECT_EQ(its.since, time_.now() - lost);
   EXPECT_EQ(both.client.rails()[0].state, rail_state::up);
   other().is_down = false;
-  co_await pass_until([&] { return all_are(rail_state::up, both.client) && all_are(rail_state::up, both.server); });
+  co_await pass_until([&] { return all_are_up(both); });
   EXPECT_EQ(both.client.rails()[1].so_far.opened, 3u);
   EXPECT_EQ(both.server.rails()[1].so_far.opened, 3u);
   EXPECT_NE(both.server.rails()[1].why, "") << "why it was lost is kept";
@@ -216,20 +188,14 @@ TEST_F_BETWEEN_ENDS(rail_health, tells_since_when_and_why_a_rail_is_not_there_an
 TEST_F_BETWEEN_ENDS(rail_health, counts_what_had_to_go_again_at_the_rail_that_lost_it) {
   const auto target = co_await spread_target(both, 4 * mebibyte);
   auto source = co_await zeros(4 * mebibyte);
-  unsigned seen = 0;
-  other().is_cut_before = [&](const net::work_request& work) {
-    return work.kind == net::work_kind::write && ++seen == 3;
-  };
+  other().cut_before(net::work_kind::write, 3);
   co_await both.client.write(source, target.remote());
-  EXPECT_EQ(seen, 3u);
+  EXPECT_FALSE(other().is_cut_before);
   EXPECT_GT(both.client.rails()[1].so_far.sent_again, 0u);
   EXPECT_EQ(both.client.rails()[0].so_far.sent_again, 0u);
 
-  co_await pass_until([&] { return all_are(rail_state::up, both.client) && all_are(rail_state::up, both.server); });
-  unsigned sends = 0;
-  messages().is_cut_before = [&](const net::work_request& work) {
-    return work.kind == net::work_kind::send && ++sends == 2;
-  };
+  co_await pass_until([&] { return all_are_up(both); });
+  messages().cut_before(net::work_kind::send, 2);
   for (int i = 0; i < 4; ++i) {
     auto words = co_await zeros(8);
     co_await both.client.send(words);
@@ -255,7 +221,7 @@ TEST_F_BETWEEN_ENDS(rail_health, counts_none_that_the_peer_had_given_up_before_t
   other().cut();
   co_await until([&] { return times_fenced() > fenced; });
   may_accept.set();
-  co_await pass_until([&] { return all_are(rail_state::up, both.client) && all_are(rail_state::up, both.server); });
+  co_await pass_until([&] { return all_are_up(both); });
   EXPECT_EQ(both.server.rails()[1].so_far.opened, 2u);
   EXPECT_EQ(both.server.rails()[1].so_far.lost, 1u);
 }
@@ -302,7 +268,7 @@ TEST_F(rail_health, of_a_device_is_the_sum_over_its_connections_by_fabric) {
     auto source = co_await zeros(mebibyte);
     co_await both.client.write(source, target.remote());
     co_await cut_and_wait(other(), both, 1);
-    open = device().statistics().rails;
+    open = device_.statistics().rails;
     EXPECT_EQ(open.size(), 2u);
     EXPECT_EQ(open[0].fabric, "iwarp:0");
     EXPECT_EQ(open[1].fabric, "iwarp:1");
@@ -312,22 +278,20 @@ TEST_F(rail_health, of_a_device_is_the_sum_over_its_connections_by_fabric) {
     EXPECT_EQ(open[1].so_far.lost, 2u);
     EXPECT_EQ(open[1].so_far.opened, 4u);
     metrics all;
-    add_to(all, device().statistics(), "here");
+    add_to(all, device_.statistics(), "here");
     add_to(all, both.client.rails(), "to the server");
     const std::string text = all.text();
-    EXPECT_TRUE(contains(text, "\nweft_rails{device=\"here\",rail=\"iwarp:1\",state=\"up\"} 2\n")) << text;
-    EXPECT_TRUE(contains(text, "\nweft_rails{device=\"here\",rail=\"iwarp:1\",state=\"absent\"} 0\n")) << text;
-    EXPECT_TRUE(contains(text, "\nweft_rail_lost_total{device=\"here\",rail=\"iwarp:1\"} 2\n")) << text;
-    EXPECT_TRUE(contains(text, "\nweft_rail_requests_total{device=\"here\",rail=\"iwarp:0\",direction=\"to_peer\"} "))
-        << text;
-    EXPECT_TRUE(
-        contains(text, "\nweft_rails{connection=\"to the server\",rail=\"iwarp:1\",number=\"1\",state=\"up\"} 1\n"))
-        << text;
-    EXPECT_TRUE(
-        contains(text, "\nweft_rail_lost_total{connection=\"to the server\",rail=\"iwarp:1\",number=\"1\"} 1\n"))
-        << text;
+    for (const char* const line :
+         {"weft_rails{device=\"here\",rail=\"iwarp:1\",state=\"up\"} 2\n",
+          "weft_rails{device=\"here\",rail=\"iwarp:1\",state=\"absent\"} 0\n",
+          "weft_rail_lost_total{device=\"here\",rail=\"iwarp:1\"} 2\n",
+          "weft_rail_requests_total{device=\"here\",rail=\"iwarp:0\",direction=\"to_peer\"} ",
+          "weft_rails{connection=\"to the server\",rail=\"iwarp:1\",number=\"1\",state=\"up\"} 1\n",
+          "weft_rail_lost_total{connection=\"to the server\",rail=\"iwarp:1\",number=\"1\"} 1\n"}) {
+      EXPECT_TRUE(contains(text, std::string("\n") + line)) << line << " is not in\n" << text;
+    }
   });
-  const auto ended = device().statistics().rails;
+  const auto ended = device_.statistics().rails;
   EXPECT_EQ(ended[1].up + ended[1].absent + ended[1].joining + ended[1].ending, 0u);
   EXPECT_EQ(ended[1].so_far.lost, open[1].so_far.lost);
   EXPECT_EQ(ended[0].so_far.to_peer.bytes + ended[1].so_far.to_peer.bytes, mebibyte);
@@ -340,7 +304,7 @@ TEST_F_BETWEEN_ENDS(rail_health, may_be_asked_for_on_any_thread_while_rails_come
       const auto ours = both.client.rails();
       EXPECT_GE(ours.at(1).so_far.lost, last);
       last = ours.at(1).so_far.lost;
-      EXPECT_EQ(device().statistics().rails.size(), 2u);
+      EXPECT_EQ(device_.statistics().rails.size(), 2u);
       std::this_thread::yield();
     }
   });
@@ -389,22 +353,17 @@ TEST_F_BETWEEN_ENDS(rail_health, writes_one_line_of_a_rail_that_is_back_at_once_
 
 TEST_F_BETWEEN_ENDS(rail_health, tells_that_a_connection_without_rails_waits_and_goes_on_and_that_it_has_waited_in_vain,
                     for_ten_seconds) {
-  const auto pull = [&](bool down) {
-    for (const auto& each : cables_) each->is_down = down;
-  };
-  pull(true);
-  for (const auto& each : cables_) each->cut();
+  pull_both();
   co_await pass_until([&] { return written.count() == 4; });
   EXPECT_TRUE(one_has(written.take(), {"; no rail is left, and the connection waits for one"}));
-  pull(false);
+  mend_both();
   co_await pass_until([&] { return written.count() == 4; });
   EXPECT_TRUE(one_has(written.take(), {" is back after "}));
-  pull(true);
-  for (const auto& each : cables_) each->cut();
+  pull_both();
   co_await pass(11s);
   EXPECT_TRUE(one_has(written.take(), {"the connection to " + std::string(both.client.peer()) +
                                        " has ended: no rail has come back within 10000 ms"}));
-  pull(false);
+  mend_both();
 }
 
 // The end is said again over the other rail: else one end would wait for rails of a connection that is over.
@@ -412,7 +371,9 @@ TEST_F(rail_health, of_a_closed_connection_is_not_waited_for_although_its_last_w
   const auto script = [&](ends both) -> task<> {
     recorder trace;
     bool is_lost = false;
-    messages().is_cut_before = [&](const net::work_request& work) { return is_lost = says_end(work); };
+    messages().is_cut_before = [&](const net::work_request& work) {
+      return is_lost = says(work, net::rails::control_kind::finish);
+    };
     unsigned closed = 0;
     const auto closing = [&](net::connection& at) -> task<> {
       co_await at.close();

@@ -1,25 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rails that join, carry their part, end and come back while a connection lives.
-#include <weft/net/rails/control.hpp>
 #include <weft/net/rails/patience.hpp>
 
 #include <sys/socket.h>
 
 #include "ends.hpp"
 #include "kit/clock.hpp"
-#include "kit/failure.hpp"
+#include "kit/expect_failure.hpp"
 #include "kit/test.hpp"
 
 namespace weft::test {
 namespace {
 
 using namespace std::chrono_literals;
-
-bool is_control(const net::work_request& work) { return net::rails::control::is_one(work.own); }
-
-bool says(const net::work_request& work, net::rails::control_kind what) {
-  return is_control(work) && work.own.front() == static_cast<std::byte>(what);
-}
 
 // Tells a test of each control message that comes to an end of a link, once that end has acted on it.
 class overheard_link final : public overhearing_link {
@@ -74,13 +67,8 @@ class slow_link final : public overhearing_link {
 };
 
 // Two ends of a connection of two rails over one listener, which stays for as long as they do.
-class rails : public testing::Test {
+class rails : public two_rails {
  protected:
-  // Whichever cable is asked for when the connection is made carries its messages: the first.
-  [[nodiscard]] cable& messages() noexcept { return *cables_[0]; }
-  [[nodiscard]] cable& other() noexcept { return *cables_[1]; }
-  [[nodiscard]] mr::pool& pool() noexcept { return device_.pool(); }
-
   template <class Script>
   void between_ends(Script script, std::chrono::milliseconds resume_within = 0ms) {
     between_ends_on(home_, std::move(script), resume_within);
@@ -89,24 +77,6 @@ class rails : public testing::Test {
   void between_ends_on(executor& home, Script script, std::chrono::milliseconds resume_within = 0ms) {
     const net::connection_options how{.send_depth = send_depth_, .resume_within = resume_within};
     home.run(with_timeout(forever, with_ends(device_, device_, two_ports(), how, script)));
-  }
-  task<mr::buffer> filled(std::size_t bytes, unsigned seed) { return test::filled(pool(), bytes, seed); }
-  task<net::exposure> expose_zeros(net::connection& at, std::size_t bytes) {
-    return test::expose_zeros(pool(), at, bytes);
-  }
-  // Moves data until the cable has carried some of it: then its rail is there at both ends.
-  task<> until_spread_over(net::connection& client, const net::exposure& target, cable& over) {
-    auto source = co_await filled(mebibyte, 0);
-    for (const std::uint64_t before = over.moved; over.moved == before;) {
-      co_await client.write(source, target.remote().slice(0, mebibyte));
-    }
-  }
-
-  // Memory of the server, once the second rail has carried some of it.
-  task<net::exposure> spread_target(ends both, std::size_t bytes) {
-    auto made = co_await expose_zeros(both.server, bytes);
-    co_await until_spread_over(both.client, made, other());
-    co_return made;
   }
   task<> send_number(net::connection& over, std::uint32_t number) {
     auto words = co_await pool().allocate(sizeof number);
@@ -124,11 +94,9 @@ class rails : public testing::Test {
     }
   }
 
-  const two_cables cables_{std::make_shared<cable>(), std::make_shared<cable>()};
   std::uint16_t send_depth_ = 64;
 
  private:
-  net::device device_ = open_rails(cables_);
   executor home_;
 };
 
@@ -171,8 +139,7 @@ class damaged_rails : public testing::TestWithParam<std::size_t> {
       const auto target = co_await expose_zeros(device.pool(), both.server, mebibyte);
       while (!are_up(both.client) || !are_up(both.server)) co_await yield();
       calls.at = GetParam();
-      auto source = co_await filled_with(device.pool(), mebibyte, std::byte{7});
-      co_await both.client.write(std::move(source), target.remote());
+      co_await both.client.write(co_await filled_with(device.pool(), mebibyte, std::byte{7}), target.remote());
       EXPECT_FALSE(calls.at);
       EXPECT_TRUE(is_all(target.memory().bytes(), std::byte{7}));
       std::uint64_t lost = 0;
@@ -268,10 +235,7 @@ TEST_F(rails, a_list_arrives_whole_whichever_rail_ends_under_it_and_wherever) {
         const auto pairs = reversed(count);
         const net::block_list all{
             .local = source.slice(), .remote = target.remote(), .block_bytes = block, .blocks = pairs};
-        unsigned left = place;
-        (first_ends ? messages() : other()).is_cut_before = [&left](const net::work_request& work) {
-          return work.kind == net::work_kind::write && --left == 0;
-        };
+        (first_ends ? messages() : other()).cut_before(net::work_kind::write, place);
         auto push = both.client.write(all);
         co_await push;
         EXPECT_EQ(push.done(), count);
@@ -301,12 +265,9 @@ TEST_F(rails, a_transfer_arrives_whole_whichever_rail_ends_under_it_and_wherever
       between_ends([&](ends both) -> task<> {
         const auto target = co_await spread_target(both, 4 * mebibyte);
         auto source = co_await filled(4 * mebibyte, slice);
-        unsigned seen = 0;
-        cables_[which]->is_cut_before = [&](const net::work_request& work) {
-          return work.kind == net::work_kind::write && ++seen == slice;
-        };
+        cables_[which]->cut_before(net::work_kind::write, slice);
         co_await both.client.write(source, target.remote());
-        EXPECT_EQ(seen, slice);
+        EXPECT_FALSE(cables_[which]->is_cut_before);
         EXPECT_TRUE(holds(target.memory().bytes(), slice));
         auto copy = co_await pool().allocate(4 * mebibyte);
         co_await both.client.read(copy, target.remote());
@@ -321,16 +282,13 @@ TEST_F(rails, messages_come_once_and_in_order_whichever_end_loses_the_rail_that_
     SCOPED_TRACE(at);
     between_ends([&](ends both) -> task<> {
       const auto target = co_await spread_target(both, mebibyte);
-      unsigned seen = 0;
-      messages().is_cut_before = [&](const net::work_request& work) {
-        return work.kind == net::work_kind::send && ++seen == at;
-      };
+      messages().cut_before(net::work_kind::send, at);
       constexpr std::uint32_t count = 100;
       const auto sending = [&]() -> task<> {
         for (std::uint32_t i = 0; i < count; ++i) co_await send_number(both.client, i);
       };
       co_await when_all(sending(), expect_numbers(both.server, count));
-      EXPECT_GE(seen, at);
+      EXPECT_FALSE(messages().is_cut_before);
     });
   }
 }
@@ -368,8 +326,7 @@ TEST_F(rails, a_message_behind_a_question_is_not_taken_for_arrived_by_the_answer
       return false;
     };
     const auto writing = [&]() -> task<> {
-      auto words = co_await filled(100, 1);
-      co_await both.client.write(std::move(words), target.remote().slice(0, 100));
+      co_await both.client.write(co_await filled(100, 1), target.remote().slice(0, 100));
     };
     const auto sending = [&]() -> task<> {
       auto text = co_await filled(100, 3);
@@ -380,8 +337,7 @@ TEST_F(rails, a_message_behind_a_question_is_not_taken_for_arrived_by_the_answer
     messages().is_cut_before = nullptr;
     messages().loses_sends = false;
     messages().cut();
-    const auto message = co_await both.server.recv_or_throw();
-    EXPECT_TRUE(holds(message.bytes(), 3));
+    EXPECT_TRUE(holds((co_await both.server.recv_or_throw()).bytes(), 3));
   });
 }
 
@@ -393,7 +349,7 @@ TEST_F(rails, a_read_whose_rail_ends_is_done_again_unless_what_was_issued_behind
       const auto place = target.remote();
       auto copy = co_await filled(100, 1);
       auto source = co_await filled(100, 2);
-      messages().is_cut_before = [](const net::work_request& work) { return work.kind == net::work_kind::write; };
+      messages().cut_before(net::work_kind::write);
       const auto writing = [&]() -> task<> {
         co_await both.client.write(source, place.slice(may_have_changed ? 50 : 100, 100));
       };
@@ -410,8 +366,7 @@ TEST_F_BETWEEN_ENDS(rails, one_that_has_ended_comes_back_and_carries_its_part_ag
     for (const auto& each : cables_) co_await until_spread_over(both.client, target, *each);
     cables_[round % 2]->cut();
   }
-  co_await until_spread_over(both.client, target, messages());
-  co_await until_spread_over(both.client, target, other());
+  for (const auto& each : cables_) co_await until_spread_over(both.client, target, *each);
   EXPECT_GE(messages().made, 8u);
   EXPECT_GE(other().made, 8u);
 }
@@ -446,10 +401,8 @@ TEST_F_BETWEEN_ENDS(rails, a_question_about_one_that_has_ended_is_asked_again_wh
     if (work.kind == net::work_kind::send) other().is_silent = true;
     return work.kind == net::work_kind::send;
   };
-  auto text = co_await filled(100, 3);
-  co_await both.client.send(std::move(text));
-  const auto message = co_await both.server.recv_or_throw();
-  EXPECT_TRUE(holds(message.bytes(), 3));
+  co_await both.client.send(co_await filled(100, 3));
+  EXPECT_TRUE(holds((co_await both.server.recv_or_throw()).bytes(), 3));
   other().is_silent = false;
 }
 
@@ -466,10 +419,8 @@ TEST_F(rails, one_that_falls_silent_before_its_first_word_is_asked_for_anew) {
 TEST_F(rails, a_listener_goes_on_without_a_device_that_was_removed) {
   other().is_removed = true;
   between_ends([&](ends both) -> task<> {
-    auto text = co_await filled(100, 3);
-    co_await both.client.send(std::move(text));
-    const auto message = co_await both.server.recv_or_throw();
-    EXPECT_TRUE(holds(message.bytes(), 3));
+    co_await both.client.send(co_await filled(100, 3));
+    EXPECT_TRUE(holds((co_await both.server.recv_or_throw()).bytes(), 3));
   });
   messages().is_removed = true;
   EXPECT_THROW(between_ends([](ends) -> task<> { co_return; }), error);
@@ -493,10 +444,9 @@ TEST_F(rails, each_asks_for_signs_of_life_at_the_device_that_it_reaches) {
 TEST_F_BETWEEN_ENDS(rails, an_atomic_operation_whose_rail_ends_happens_at_most_once_and_says_that_it_may_have) {
   const auto target = co_await spread_target(both, mebibyte);
   const auto word = target.remote().slice(0, 8);
-  auto zero = co_await zeroed(pool(), 8);
-  co_await both.client.write(std::move(zero), word);
+  co_await both.client.write(co_await zeroed(pool(), 8), word);
   const auto before = co_await both.client.fetch_add(word, 1);
-  messages().is_cut_before = [&](const net::work_request& work) { return work.kind == net::work_kind::fetch_add; };
+  messages().cut_before(net::work_kind::fetch_add);
   EXPECT_EQ(co_await code_of(both.client.fetch_add(word, 1)), errc::outcome_unknown);
   const auto now = co_await both.client.fetch_add(word, 0);
   EXPECT_LE(now, before + 2);
@@ -523,8 +473,7 @@ TEST_F_BETWEEN_ENDS(rails, memory_that_is_being_exposed_may_be_let_go_beside_oth
   messages().exposes = nullptr;
   EXPECT_FALSE(made[0].has_value());
   for (std::size_t i = 1; i < count; ++i) {
-    auto source = co_await filled(100, static_cast<unsigned>(i));
-    co_await both.client.write(std::move(source), made[i]->remote());
+    co_await both.client.write(co_await filled(100, static_cast<unsigned>(i)), made[i]->remote());
     EXPECT_TRUE(holds(made[i]->memory().bytes(), static_cast<unsigned>(i)));
   }
 }
@@ -593,9 +542,8 @@ TEST_F(rails, memory_that_was_given_back_is_given_back_once_more_although_its_ow
 class late_accesses : public rails {
  protected:
   static void expect_late(const std::optional<error>& what, const char* words) {
-    EXPECT_TRUE(what && what->code() == errc::remote_access) << words_of(what);
-    EXPECT_TRUE(contains(what, words)) << words_of(what);
-    EXPECT_TRUE(contains(what, "the connection goes on")) << words_of(what);
+    EXPECT_TRUE(failed_with(what, errc::remote_access, words));
+    EXPECT_TRUE(failed_with(what, errc::remote_access, "the connection goes on"));
   }
   // Everything that a connection does, in both directions.
   task<> expect_alive(ends both, const net::exposure& target, unsigned seed) {
@@ -709,12 +657,9 @@ TEST_F(late_accesses, that_read_or_change_memory_are_known_not_to_have_happened)
         EXPECT_EQ(co_await both.client.fetch_add(lent.remote(), 0), 0u);
         const mr::remote_region there = lent.remote();
         const auto back = co_await lent.revoke();
-        std::optional<error> late;
-        if (reads) {
-          late = co_await failure_of(both.client.read(sink, there));
-        } else {
-          late = co_await failure_of(both.client.fetch_add(there, 1));
-        }
+        auto attempted =
+            reads ? failure_of(both.client.read(sink, there)) : failure_of(both.client.fetch_add(there, 1));
+        const auto late = co_await std::move(attempted);
         expect_late(late, "taken the memory back");
         EXPECT_TRUE(holds(sink.bytes(), 2));
         EXPECT_EQ(back.bytes()[0], std::byte{0});
@@ -768,12 +713,8 @@ TEST_F_BETWEEN_ENDS(late_accesses, of_many_kinds_between_messages_leave_these_in
       co_await both.client.write(memory, lent.remote());
       const mr::remote_region there = lent.remote();
       static_cast<void>(co_await lent.revoke());
-      std::optional<error> late;
-      if (i % 2 == 0) {
-        late = co_await failure_of(both.client.write(memory, there));
-      } else {
-        late = co_await failure_of(both.client.read(memory, there));
-      }
+      auto attempted = i % 2 == 0 ? both.client.write(memory, there) : both.client.read(memory, there);
+      const auto late = co_await failure_of(std::move(attempted));
       expect_late(late, "taken the memory back");
     }
   };
@@ -795,10 +736,8 @@ TEST_F(late_accesses, are_told_from_guesses_which_end_the_connection) {
                   : mr::remote_region(open.remote().key(), open.remote().address(), 100, open_wide);
       auto source = co_await filled(100, 1);
       static_cast<void>(co_await failure_of(both.client.write(source, forged)));
-      const auto at_client = co_await failure_of(both.client.recv_or_throw());
-      EXPECT_EQ(at_client->code(), errc::remote_access) << at_client->what();
-      const auto at_server = co_await failure_of(both.server.recv_or_throw());
-      EXPECT_EQ(at_server->code(), errc::protocol_error) << at_server->what();
+      EXPECT_TRUE(failed_with(co_await failure_of(both.client.recv_or_throw()), errc::remote_access));
+      EXPECT_TRUE(failed_with(co_await failure_of(both.server.recv_or_throw()), errc::protocol_error));
       EXPECT_EQ(both.server.statistics().late_accesses, 0u);
       EXPECT_TRUE(holds(open.memory().bytes(), 0));
     });
@@ -823,12 +762,10 @@ TEST_F(rails, a_connection_that_has_lost_all_of_them_goes_on_where_it_was) {
       }
       const auto sending = [&]() -> task<> {
         co_await both.client.write(source, target.remote());
-        auto words = co_await filled(100, 1);
-        co_await both.client.send(std::move(words));
+        co_await both.client.send(co_await filled(100, 1));
       };
       const auto receiving = [&]() -> task<> {
-        const auto message = co_await both.server.recv_or_throw();
-        EXPECT_TRUE(holds(message.bytes(), 1));
+        EXPECT_TRUE(holds((co_await both.server.recv_or_throw()).bytes(), 1));
         EXPECT_TRUE(holds(target.memory().bytes(), slice));
       };
       co_await when_all(sending(), receiving());
@@ -845,17 +782,14 @@ TEST_F_BETWEEN_ENDS(rails, messages_of_which_the_peer_has_said_nothing_when_the_
   messages().loses_sends = true;
   constexpr unsigned count = 5;
   for (unsigned i = 0; i < count; ++i) {
-    auto words = co_await filled(100, i);
-    co_await both.client.send(std::move(words));
+    co_await both.client.send(co_await filled(100, i));
   }
   messages().loses_sends = false;
   for (const auto& each : cables_) each->cut();
   for (unsigned i = 0; i < count; ++i) {
-    const auto message = co_await both.server.recv_or_throw();
-    EXPECT_TRUE(holds(message.bytes(), i));
+    EXPECT_TRUE(holds((co_await both.server.recv_or_throw()).bytes(), i));
   }
-  co_await until_spread_over(both.client, target, messages());
-  co_await until_spread_over(both.client, target, other());
+  for (const auto& each : cables_) co_await until_spread_over(both.client, target, *each);
 }
 
 // The second ends before the peer has the answer to the fence of the first, which then asks for that again.
@@ -899,19 +833,17 @@ TEST_F(rails, receives_of_one_that_is_lost_while_another_is_being_fenced_are_use
 
 TEST_F_BETWEEN_ENDS(rails, memory_is_exposed_while_none_is_there, forever) {
   const auto before = co_await spread_target(both, mebibyte);
-  for (const auto& each : cables_) each->is_down = true;
-  for (const auto& each : cables_) each->cut();
+  pull_both();
   std::optional<net::exposure> open;
   const auto exposing = [&]() -> task<> { open = co_await expose_zeros(both.server, 100); };
   const auto mending = [&]() -> task<> {
     for (unsigned turns = 0; turns < 10; ++turns) co_await yield();
     EXPECT_FALSE(open.has_value());
-    for (const auto& each : cables_) each->is_down = false;
+    mend_both();
   };
   co_await when_all(exposing(), mending());
   for (const net::exposure* each : {&before, &std::as_const(*open)}) {
-    auto source = co_await filled(100, 3);
-    co_await both.client.write(std::move(source), each->remote().slice(0, 100));
+    co_await both.client.write(co_await filled(100, 3), each->remote().slice(0, 100));
     EXPECT_TRUE(holds(each->memory().bytes().first(100), 3));
   }
 }
@@ -920,17 +852,15 @@ TEST_F(rails, a_connection_without_any_ends_after_the_time_that_it_was_given) {
   for (const auto within : {0ms, 50ms}) {
     const auto script = [&](ends both) -> task<> {
       const auto target = co_await spread_target(both, mebibyte);
-      for (const auto& each : cables_) each->is_down = true;
-      for (const auto& each : cables_) each->cut();
+      pull_both();
       const auto use = [&]() -> task<> {
-        auto source = co_await filled(100, 3);
-        co_await both.client.send(std::move(source));
+        co_await both.client.send(co_await filled(100, 3));
         static_cast<void>(co_await both.client.recv_or_throw());
       };
       const std::string words = co_await words_of(use());
       EXPECT_EQ(words.find("no rail has come back within 50 ms") != std::string::npos, within != 0ms) << words;
       EXPECT_NE(words, "");
-      for (const auto& each : cables_) each->is_down = false;
+      mend_both();
     };
     between_ends(script, within);
   }
@@ -949,7 +879,7 @@ TEST_F_BETWEEN_ENDS(rails, a_peer_that_has_not_said_that_it_closes_has_vanished_
   for (net::connection* each : {&both.client, &both.server}) {
     EXPECT_EQ(co_await code_of(each->recv()), errc::peer_vanished);
   }
-  for (const auto& each : cables_) each->is_down = false;
+  mend_both();
 }
 
 TEST_F_BETWEEN_ENDS(rails, a_peer_that_knows_the_connection_no_more_has_restarted, forever) {
@@ -995,8 +925,7 @@ TEST_F(rails, memory_is_exposed_on_a_connection_whose_first_link_is_not_over_the
       for (net::connection* from : {&both.client, &both.server}) {
         net::connection& to = from == &both.client ? both.server : both.client;
         const auto target = co_await test::expose_zeros(device.pool(), to, 100);
-        auto source = co_await test::filled(device.pool(), 100, 1);
-        co_await from->write(std::move(source), target.remote());
+        co_await from->write(co_await test::filled(device.pool(), 100, 1), target.remote());
         co_await from->flush(target.remote().slice(0, 1));
         EXPECT_TRUE(holds(target.memory().bytes(), 1));
       }

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // A connection that waits for its links: connection_options::resume_within.
-#include <weft/net/rails/control.hpp>
-
 #include "ends.hpp"
 #include "kit/clock.hpp"
 #include "kit/expect_failure.hpp"
@@ -60,8 +58,7 @@ class resumption : public testing::Test {
     co_return co_await at.expose(std::move(memory), open_wide);
   }
   task<> send_one(net::connection& over, unsigned char with) {
-    auto words = co_await filled(client_, 100, with);
-    co_await over.send(std::move(words));
+    co_await over.send(co_await filled(client_, 100, with));
   }
 
   const std::shared_ptr<cable> cable_ = std::make_shared<cable>();
@@ -86,8 +83,7 @@ TEST_F(resumption, a_connection_of_one_link_goes_on_where_it_was) {
       constexpr unsigned char count = 30;
       const auto sending = [&]() -> task<> {
         for (unsigned char i = 0; i < count; ++i) {
-          auto source = co_await filled(client_, mebibyte, i);
-          co_await both.client.write(std::move(source), target.remote());
+          co_await both.client.write(co_await filled(client_, mebibyte, i), target.remote());
           co_await send_one(both.client, i);
         }
       };
@@ -112,8 +108,7 @@ TEST_F(resumption, a_cut_before_the_first_message_of_either_end_loses_nothing) {
     cable_->is_cut_before = nullptr;
     cable_->cut();
     const auto receiving = [&]() -> task<> {
-      const auto message = co_await both.server.recv_or_throw();
-      EXPECT_TRUE(is_all(message.bytes(), std::byte{7}));
+      EXPECT_TRUE(is_all((co_await both.server.recv_or_throw()).bytes(), std::byte{7}));
     };
     co_await when_all(send_one(both.client, 7), receiving());
     EXPECT_GE(cable_->made, 4u);
@@ -131,8 +126,7 @@ TEST_F(resumption, is_tried_by_an_end_that_was_away_until_its_time_was_over) {
     while (!cable_->links.empty()) co_await yield();
     time.advance(6s);
     const auto receiving = [&]() -> task<> {
-      const auto message = co_await both.server.recv_or_throw();
-      EXPECT_TRUE(is_all(message.bytes(), std::byte{7}));
+      EXPECT_TRUE(is_all((co_await both.server.recv_or_throw()).bytes(), std::byte{7}));
     };
     co_await when_all(send_one(both.client, 7), receiving());
   };
@@ -168,8 +162,7 @@ TEST_F_RESUMING(resumption, goes_on_although_the_answer_to_an_attempt_was_lost) 
   for (unsigned char round = 1; round < 4; ++round) {
     cable_->lost_answers = round;
     cable_->cut();
-    auto source = co_await filled(client_, 100, round);
-    co_await both.client.write(std::move(source), target.remote());
+    co_await both.client.write(co_await filled(client_, 100, round), target.remote());
     co_await send_one(both.client, round);
     const auto message = co_await both.server.recv_or_throw();
     EXPECT_TRUE(is_all(target.memory().bytes(), std::byte{round}));
@@ -184,8 +177,7 @@ TEST_F_RESUMING(resumption, operations_that_wait_for_a_link_are_stopped_as_usual
   auto source = co_await filled(client_, 100, 1);
   EXPECT_EQ(co_await code_of(with_timeout(20ms, both.client.write(source, target.remote()))), errc::timed_out);
   cable_->is_down = false;
-  auto again = co_await filled(client_, 100, 2);
-  co_await both.client.write(std::move(again), target.remote());
+  co_await both.client.write(co_await filled(client_, 100, 2), target.remote());
   EXPECT_TRUE(is_all(target.memory().bytes(), std::byte{2}));
 }
 
@@ -197,8 +189,7 @@ TEST_F_RESUMING(resumption, goes_on_with_memory_that_was_exposed_while_nothing_g
   for (int i = 0; i < 399; ++i) static_cast<void>(co_await open[static_cast<std::size_t>(i)].revoke());
   cable_->is_silent = false;
   cable_->cut();
-  auto source = co_await filled(client_, 16, 1);
-  co_await both.client.write(std::move(source), open.back().remote());
+  co_await both.client.write(co_await filled(client_, 16, 1), open.back().remote());
   EXPECT_TRUE(is_all(open.back().memory().bytes(), std::byte{1}));
 }
 
@@ -214,8 +205,7 @@ TEST_F_RESUMING(resumption, asks_for_as_many_keys_as_the_peer_opens_anew) {
   cable_->exposes = &opens;
   cable_->cut();
   cable_->is_cut_before = [&](const net::work_request& work) {
-    constexpr auto names = static_cast<std::byte>(net::rails::control_kind::names);
-    if (net::rails::control::is_one(work.own) && work.own.front() == names) ++asked;
+    if (says(work, net::rails::control_kind::names)) ++asked;
     return false;
   };
   const auto write = [&](std::size_t i) -> task<> { co_await both.client.write(source, targets[i].remote()); };
@@ -282,13 +272,9 @@ TEST_F(resumption, a_peer_that_exposes_more_than_this_end_allows_is_told_so) {
     for (int i = 0; i < 4; ++i) open.push_back(co_await expose(both.server, 16));
     static_cast<void>(co_await open.back().revoke());
     open.back() = co_await expose(both.server, 16);
-    auto source = co_await filled(client_, 16, 1);
-    co_await both.client.write(std::move(source), open.back().remote());
+    co_await both.client.write(co_await filled(client_, 16, 1), open.back().remote());
     open.push_back(co_await expose(both.server, 16));
-    const auto sending = [&]() -> task<> {
-      auto note = co_await filled(server_, 16, 1);
-      co_await both.server.send(std::move(note));
-    };
+    const auto sending = [&]() -> task<> { co_await both.server.send(co_await filled(server_, 16, 1)); };
     const auto receiving = [&]() -> task<> {
       EXPECT_TRUE(failed_with(co_await failure_of(both.client.recv()), errc::protocol_error, "max_peer_exposures"));
     };
