@@ -1,17 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // echo_epoll: an echo server by hand on epoll, which `./dev bench echo` takes for the least that one costs. Prints its
 // port.
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/epoll.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <cstdlib>
 
 #include "kit/standard.hpp"
+#include "loopback.hpp"
 
 namespace {
 
@@ -28,28 +24,12 @@ struct connection {
   std::size_t end;
 };
 
-int listen_anywhere() {
-  const int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  expect(listener >= 0, "socket");
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  expect(::bind(listener, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0, "bind");
-  expect(::listen(listener, SOMAXCONN) == 0, "listen");
-  socklen_t length = sizeof address;
-  expect(::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length) == 0, "getsockname");
-  std::printf("%d\n", ntohs(address.sin_port));
-  std::fflush(stdout);
-  return listener;
-}
-
 void accept_all(int listener, int poller) {
   for (;;) {
     const int fd = ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0 && errno == EAGAIN) return;
     expect(fd >= 0, "accept4");
-    const int on = 1;
-    expect(::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) == 0, "TCP_NODELAY");
+    expect(weft::bench::send_at_once(fd), "TCP_NODELAY");
     auto* const self = new connection;
     self->fd = fd;
     self->begin = self->end = 0;
@@ -86,7 +66,8 @@ bool serve(connection& self) {
 int main() {
   const int poller = ::epoll_create1(EPOLL_CLOEXEC);
   expect(poller >= 0, "epoll_create1");
-  const int listener = listen_anywhere();
+  const int listener = weft::bench::listen_anywhere(SOCK_NONBLOCK);
+  expect(listener >= 0, "listen");
   epoll_event wanted{.events = EPOLLIN | EPOLLET, .data = {.ptr = nullptr}};
   expect(::epoll_ctl(poller, EPOLL_CTL_ADD, listener, &wanted) == 0, "epoll_ctl");
   for (;;) {

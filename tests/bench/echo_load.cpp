@@ -4,18 +4,14 @@
 //
 // Prints how many requests were answered in how many seconds, and the processor time that the server and this program
 // took meanwhile, as JSON.
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/epoll.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <cstdlib>
 #include <ctime>
 
 #include "kit/standard.hpp"
+#include "loopback.hpp"
 
 namespace {
 
@@ -77,15 +73,9 @@ class load : private weft::test::immovable {
  private:
   void connect(std::size_t index, std::uint16_t port) {
     connection& self = connections_[index];
-    self.fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    expect(self.fd >= 0, "socket");
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(port);
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    expect(::connect(self.fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0, "connect");
-    const int on = 1;
-    expect(::setsockopt(self.fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) == 0, "TCP_NODELAY");
+    self.fd = weft::bench::connect_to(port);
+    expect(self.fd >= 0, "connect");
+    expect(weft::bench::send_at_once(self.fd), "TCP_NODELAY");
     epoll_event wanted{.events = EPOLLIN | EPOLLET, .data = {.u64 = index}};
     expect(::epoll_ctl(poller_, EPOLL_CTL_ADD, self.fd, &wanted) == 0, "epoll_ctl");
   }

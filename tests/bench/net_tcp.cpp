@@ -6,14 +6,10 @@
 //   net_tcp run PORT pingpong|stream spin|block SIZE SECONDS    prints JSON
 #include <fmt/core.h>
 
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
-#include <cstdio>
-
 #include "kit/standard.hpp"
+#include "loopback.hpp"
 #include <perf/histogram.hpp>
 
 namespace {
@@ -31,15 +27,14 @@ struct order {
 
 class socket_handle : private weft::test::immovable {
  public:
-  explicit socket_handle(int fd) : fd_(fd) {
-    if (fd_ < 0) fail("socket");
+  socket_handle(int fd, const char* made_by) : fd_(fd) {
+    if (fd_ < 0) fail(made_by);
   }
   ~socket_handle() { ::close(fd_); }
 
   [[nodiscard]] int fd() const noexcept { return fd_; }
   void send_at_once() const {
-    const int on = 1;
-    if (::setsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) != 0) fail("setsockopt");
+    if (!weft::bench::send_at_once(fd_)) fail("setsockopt");
   }
   void spin(bool yes) noexcept { flags_ = yes ? MSG_DONTWAIT : 0; }
 
@@ -76,14 +71,6 @@ class socket_handle : private weft::test::immovable {
   int flags_ = 0;
 };
 
-sockaddr_in loopback(std::uint16_t port) noexcept {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(port);
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  return address;
-}
-
 void attend(socket_handle& client) {
   client.send_at_once();
   order wanted;
@@ -100,16 +87,9 @@ void attend(socket_handle& client) {
 }
 
 [[noreturn]] void serve() {
-  const socket_handle listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address = loopback(0);
-  socklen_t length = sizeof address;
-  auto* const any = reinterpret_cast<sockaddr*>(&address);
-  if (::bind(listener.fd(), any, length) != 0 || ::listen(listener.fd(), 1) != 0) fail("listen");
-  if (::getsockname(listener.fd(), any, &length) != 0) fail("getsockname");
-  fmt::print("{}\n", ntohs(address.sin_port));
-  std::fflush(stdout);
+  const socket_handle listener(weft::bench::listen_anywhere(), "listen");
   while (true) {
-    socket_handle client(::accept(listener.fd(), nullptr, nullptr));
+    socket_handle client(::accept(listener.fd(), nullptr, nullptr), "accept");
     attend(client);
   }
 }
@@ -121,9 +101,7 @@ void report(const perf::histogram& times, clock_type::duration all) {
 }
 
 void run(std::uint16_t port, const order& wanted, clock_type::duration time) {
-  socket_handle server(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const sockaddr_in address = loopback(port);
-  if (::connect(server.fd(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) fail("connect");
+  socket_handle server(weft::bench::connect_to(port), "connect");
   server.send_at_once();
   server.send(std::as_bytes(std::span(&wanted, 1)));
   server.spin(wanted.spin);

@@ -52,17 +52,14 @@ awaitable<void> ask(socket_type& end, std::uint64_t count) {
   }
 }
 
-void await(std::uint64_t count) {
+template <awaitable<void> (*Work)(std::uint64_t)>
+void alone(std::uint64_t count) {
   asio::io_context home(1);
-  asio::co_spawn(home, sum(count), detached);
+  asio::co_spawn(home, Work(count), detached);
   home.run();
 }
-
-void spawn(std::uint64_t count) {
-  asio::io_context home(1);
-  asio::co_spawn(home, spawn_and_join(count), detached);
-  home.run();
-}
+constexpr auto await = alone<sum>;
+constexpr auto spawn = alone<spawn_and_join>;
 
 void channel(std::uint64_t count) {
   asio::io_context home(1);

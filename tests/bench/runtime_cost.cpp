@@ -37,6 +37,13 @@ executor_options sleeping() {
   return options;
 }
 
+/// `Work(count)`, on an executor of its own.
+template <auto Work>
+void on_executor(std::uint64_t count) {
+  executor home(sleeping());
+  home.run(Work(count));
+}
+
 // ---- await of a task that is ready ----
 
 // The least that a coroutine can be: no executor, no cancellation, no allocator.
@@ -95,10 +102,7 @@ task<std::uint64_t> weft_sum(std::uint64_t count) {
   for (std::uint64_t i = 0; i < count; ++i) sum += co_await weft_value(i);
   co_return sum;
 }
-void weft_await(std::uint64_t count) {
-  executor home(sleeping());
-  home.run(weft_sum(count));
-}
+constexpr auto weft_await = on_executor<weft_sum>;
 
 // ---- a task beside the caller, started and waited for ----
 
@@ -111,10 +115,7 @@ task<> spawn_and_join(std::uint64_t count) {
   };
   for (std::uint64_t i = 0; i < count; ++i) co_await with_scope(on_failure::stop_siblings, one);
 }
-void weft_spawn(std::uint64_t count) {
-  executor home(sleeping());
-  home.run(spawn_and_join(count));
-}
+constexpr auto weft_spawn = on_executor<spawn_and_join>;
 
 // The same with the scope apart: what a server pays for one more task, and what Asio's co_spawn is for.
 task<> spawn_in_one_scope(std::uint64_t count) {
@@ -123,10 +124,7 @@ task<> spawn_in_one_scope(std::uint64_t count) {
   };
   co_await with_scope(on_failure::stop_siblings, all);
 }
-void weft_spawn_more(std::uint64_t count) {
-  executor home(sleeping());
-  home.run(spawn_in_one_scope(count));
-}
+constexpr auto weft_spawn_more = on_executor<spawn_in_one_scope>;
 
 // ---- a value from one task to another ----
 
@@ -287,10 +285,7 @@ task<> arm_and_cancel(std::uint64_t count) {
   for (std::uint64_t i = 0; i < count; ++i) core_of(home).disarm(timers[i]);
   co_return;
 }
-void weft_timer(std::uint64_t count) {
-  executor home(sleeping());
-  home.run(arm_and_cancel(count));
-}
+constexpr auto weft_timer = on_executor<arm_and_cancel>;
 
 // ---- requests and answers over a socket, both ends here ----
 

@@ -8,21 +8,14 @@
 //   tcp_copy get NAME PORT      into the current directory
 #include <fmt/core.h>
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-
-#include <array>
 #include <cerrno>
-#include <chrono>
-#include <csignal>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <string>
 #include <vector>
 
+#include "loopback.hpp"
 #include <copy/digest.hpp>
 #include <copy/failure.hpp>
 #include <copy/file.hpp>
@@ -41,18 +34,13 @@ struct request {
   char name[copy::longest_name_bytes + 1] = {};
 };
 
-sockaddr_in loopback(std::uint16_t port) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(port);
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  return address;
+copy::file_descriptor checked(int fd, const char* made_by) {
+  if (fd < 0) throw copy::system_failure(errno, made_by);
+  return copy::file_descriptor(fd);
 }
 
-copy::file_descriptor make_socket() {
-  copy::file_descriptor fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (fd.get() < 0) throw copy::system_failure(errno, "socket");
-  return fd;
+copy::file_descriptor connect_to(const char* port) {
+  return checked(weft::bench::connect_to(static_cast<std::uint16_t>(std::atoi(port))), "connect");
 }
 
 void send_all(int fd, std::span<const std::byte> bytes) {
@@ -124,34 +112,15 @@ void attend(int fd, const copy::directory& place) {
 
 void serve(const std::string& path) {
   const copy::directory place(path);
-  const auto listener = make_socket();
-  sockaddr_in address = loopback(0);
-  socklen_t length = sizeof address;
-  auto* const generic = reinterpret_cast<sockaddr*>(&address);
-  if (::bind(listener.get(), generic, length) != 0 || ::listen(listener.get(), 8) != 0 ||
-      ::getsockname(listener.get(), generic, &length) != 0) {
-    throw copy::system_failure(errno, "listen");
-  }
-  fmt::print("{}\n", ntohs(address.sin_port));
-  std::fflush(stdout);
+  const auto listener = checked(weft::bench::listen_anywhere(), "listen");
   for (;;) {
-    const copy::file_descriptor client(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (client.get() < 0) throw copy::system_failure(errno, "accept");
+    const auto client = checked(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC), "accept");
     try {
       attend(client.get(), place);
     } catch (const failure& why) {
       fmt::print(stderr, "tcp_copy: {}\n", why.what());
     }
   }
-}
-
-copy::file_descriptor connect_to(const char* port) {
-  auto fd = make_socket();
-  const sockaddr_in address = loopback(static_cast<std::uint16_t>(std::atoi(port)));
-  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
-    throw copy::system_failure(errno, "connect");
-  }
-  return fd;
 }
 
 void ask(int fd, char verb, const std::string& name, std::uint64_t size) {

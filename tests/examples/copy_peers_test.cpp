@@ -4,6 +4,7 @@
 
 #include <fstream>
 
+#include "beside.hpp"
 #include "kit/failure.hpp"
 #include "kit/scripted_test.hpp"
 #include "kit/temporary_directory.hpp"
@@ -37,14 +38,8 @@ task<message> ask(session& link, message what) {
 
 /// That the peer hangs up, and not in order.
 task<> expect_hang_up(session& link) {
-  bool lost = false;
-  try {
-    while (co_await link.receive_if_any()) {
-    }
-  } catch (const weft::error&) {
-    lost = true;
-  }
-  EXPECT_TRUE(lost);
+  const auto next = [&] { return link.receive_if_any(); };
+  EXPECT_FALSE(co_await weft::test::goes_in_order(next));
 }
 
 task<> write_to_slot(session& link, weft::mr::remote_slice slot, std::string text) {
@@ -68,17 +63,21 @@ digest digest_of(const std::string& text) {
 
 message end_with(const digest& sha) { return end_message{.sha = sha}; }
 
+task<ready_message> begin_put(session& link, std::string name, std::uint64_t size) {
+  const message put = put_message{.size = size, .name = name};
+  const message ready = co_await ask(link, put);
+  co_return std::get<ready_message>(ready);
+}
+
 /// Puts a small file as one should, and yields the slots that the peer has offered for it.
 task<std::vector<weft::mr::remote_region>> put_properly(session& link, std::string name, std::string text) {
-  const message put = put_message{.size = text.size(), .name = name};
-  const message ready = co_await ask(link, put);
-  const auto slots = std::get<ready_message>(ready).slots;
-  co_await write_to_slot(link, slots.at(0), text);
+  const auto ready = co_await begin_put(link, name, text.size());
+  co_await write_to_slot(link, ready.slots.at(0), text);
   const message taken = co_await ask(link, chunk_message{.index = 0});
   EXPECT_TRUE(std::holds_alternative<taken_message>(taken));
   const message stored = co_await ask(link, end_with(digest_of(text)));
   EXPECT_TRUE(std::holds_alternative<stored_message>(stored));
-  co_return slots;
+  co_return ready.slots;
 }
 
 /// As a receiver: something that is wrong, where the peer waits for the word that its first chunk was taken.
@@ -91,12 +90,6 @@ task<> offer_a_slot_and_say(session& link, message lie) {
   co_await ask(link, ready);
   co_await say(link, std::move(lie));
   co_await expect_hang_up(link);
-}
-
-task<ready_message> begin_put(session& link, std::string name, std::uint64_t size) {
-  const message put = put_message{.size = size, .name = name};
-  const message ready = co_await ask(link, put);
-  co_return std::get<ready_message>(ready);
 }
 
 class copy_peers : public testing::Test {
@@ -112,32 +105,31 @@ class copy_peers : public testing::Test {
   /// Runs a server, and `client(session&)` against it.
   template <class Client>
   void with_server(const Client& client) {
-    const auto body = [&](weft::net::listener& listener) -> task<> {
+    run_with_server([&](std::string address) -> task<> {
       station home(device_, patience);
-      session link = co_await connect_to(home, std::string(listener.address()));
+      session link = co_await connect_to(home, address);
       co_await client(link);
-    };
-    run_with_server(body);
+    });
   }
-  /// The same, with `body(listener)`.
+  /// The same, with `body(address)`.
   template <class Body>
   void run_with_server(const Body& body) {
     const auto serving = [&](weft::net::listener& listener) -> task<> {
       const serve_options served{.directory = there_.path(), .patience = patience};
       return serve(device_, listener, served);
     };
-    loop_.run(run_both(serving, body));
+    loop_.run(weft::test::beside(device_, serving, body));
   }
 
   /// Runs `server(session&)` for the first client that comes, and a client; yields the words with which that one fails.
   template <class Server, class Client>
   std::string against_server(const Server& server, const Client& client) {
     std::string words;
-    const auto body = [&](weft::net::listener& listener) -> task<> {
-      words = co_await weft::test::words_of<std::exception>(client(std::string(listener.address())));
+    const auto calling = [&](std::string address) -> task<> {
+      words = co_await weft::test::words_of<std::exception>(client(address));
     };
     const auto serving = [&](weft::net::listener& listener) -> task<> { return serve_one(listener, server); };
-    loop_.run(run_both(serving, body));
+    loop_.run(weft::test::beside(device_, serving, calling));
     return words;
   }
 
@@ -158,17 +150,6 @@ class copy_peers : public testing::Test {
 
   static task<> put_all(session& link) {
     for (const char* name : {"a", "b", "c"}) co_await put_properly(link, name, "data");
-  }
-
-  template <class Serving, class Body>
-  task<> run_both(const Serving& serving, const Body& body) {
-    auto listener = co_await device_.listen("127.0.0.1:0");
-    const auto both = [&](weft::scope& tasks) -> task<> {
-      tasks.spawn(serving(listener));
-      co_await body(listener);
-      tasks.request_stop();
-    };
-    co_await weft::with_scope(weft::on_failure::stop_siblings, both);
   }
 
   template <class Server>
@@ -215,28 +196,25 @@ class copy_peers : public testing::Test {
 TEST_F(copy_peers, a_connection_that_may_wait_for_a_rail_has_the_time_for_that_beside_its_patience) {
   using std::chrono::milliseconds;
   constexpr milliseconds short_patience(50);
-  const auto both = [&](weft::scope& tasks) -> task<> {
-    auto listener = co_await device_.listen("127.0.0.1:0");
-    const auto answer_late = [&]() -> task<> {
-      auto request = co_await listener.next();
-      auto peer = co_await request->accept(connection_options(patience, patience));
-      station home(device_, patience, patience);
-      session link(home, std::move(peer));
-      const message first = co_await link.receive();
-      co_await weft::sleep_for(3 * short_patience);
-      co_await say(link, first);
-      static_cast<void>(co_await weft::as_result(link.receive_if_any()));
-    };
-    tasks.spawn(answer_late());
+  const auto answer_late = [&](weft::net::listener& listener) -> task<> {
+    auto request = co_await listener.next();
+    auto peer = co_await request->accept(connection_options(patience, patience));
+    station home(device_, patience, patience);
+    session link(home, std::move(peer));
+    const message first = co_await link.receive();
+    co_await weft::sleep_for(3 * short_patience);
+    co_await say(link, first);
+    static_cast<void>(co_await weft::as_result(link.receive_if_any()));
+  };
+  const auto ask_one = [&](std::string address) -> task<> {
     station home(device_, short_patience, patience);
-    auto peer = co_await device_.connect(std::string(listener.address()), connection_options(patience, patience));
+    auto peer = co_await device_.connect(address, connection_options(patience, patience));
     session link(home, std::move(peer));
     const message question = get_message{.name = "a"};
     const auto answer = co_await weft::as_result(ask(link, question));
     EXPECT_TRUE(answer.has_value());
-    tasks.request_stop();
   };
-  loop_.run(weft::with_scope(weft::on_failure::stop_siblings, both));
+  loop_.run(weft::test::beside(device_, answer_late, ask_one));
 }
 
 TEST_F_SERVED(a_put_outside_of_the_directory_is_refused_and_the_next_one_works, "good") {
@@ -320,12 +298,12 @@ TEST_F_SERVED(a_chunk_that_was_taken_can_no_longer_be_written_though_its_slot_is
 
 // Of one address; others have theirs.
 TEST_F(copy_peers, a_peer_whose_puts_do_not_go_on_holds_up_nobody_else) {
-  const auto body = [&](weft::net::listener& listener) -> task<> {
+  run_with_server([&](std::string address) -> task<> {
     station home(device_, patience);
     const auto connect_from = [&](const char* source) -> task<session> {
       auto options = connection_options(patience);
       options.source = source;
-      auto peer = co_await device_.connect(std::string(listener.address()), options);
+      auto peer = co_await device_.connect(address, options);
       co_return session(home, std::move(peer));
     };
     std::vector<session> stalled;
@@ -338,8 +316,7 @@ TEST_F(copy_peers, a_peer_whose_puts_do_not_go_on_holds_up_nobody_else) {
     for (int i = 0; i < 6; ++i) co_await begin_and_stop();
     auto honest = co_await connect_from("127.0.0.3:0");
     co_await weft::with_timeout(patience / 2, put_all(honest));
-  };
-  run_with_server(body);
+  });
 }
 
 TEST_F_SERVED(a_put_that_does_not_go_on_gives_way_to_others_of_its_address, "a", "b", "c") {
@@ -389,9 +366,8 @@ TEST_F_SERVED(a_sender_that_gives_up_leaves_nothing_and_may_go_on, "b") {
 }
 
 TEST_F_SERVED(a_message_that_means_nothing_ends_the_connection) {
-  auto nonsense = co_await link.home().device.pool().allocate(100);
-  std::ranges::fill(nonsense.bytes(), std::byte{0xa5});
-  co_await link.peer().send(std::move(nonsense));
+  const std::vector<std::byte> nonsense(100, std::byte{0xa5});
+  co_await link.peer().send_bytes(nonsense);
   co_await expect_hang_up(link);
 }
 

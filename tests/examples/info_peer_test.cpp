@@ -7,6 +7,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <future>
+
 #include "kit/test.hpp"
 #include "kit/thrown.hpp"
 #include <info/fabric_devices.hpp>
@@ -111,49 +113,35 @@ TEST(a_pattern, shows_the_first_byte_that_differs) {
   EXPECT_EQ(find_difference(memory, 3), 1000U);
 }
 
+using conversation = std::function<weft::task<>(weft::net::listener&)>;
+
 /// Serves over iwarp on a thread of its own, until it goes.
 class peer_of_tests : private weft::test::immovable {
  public:
-  using conversation = std::function<weft::task<>(weft::net::device&, weft::net::listener&)>;
-
-  explicit peer_of_tests(conversation what) : what_(std::move(what)) {
-    thread_ = std::thread([this] { run(); });
-    address_.wait(nullptr);
-  }
-  ~peer_of_tests() {
-    stop_.request_stop();
-    thread_.join();
-    delete address_.load();
-  }
-  [[nodiscard]] const std::string& address() const { return *address_.load(); }
+  explicit peer_of_tests(conversation what) : what_(std::move(what)), address_(told_.get_future().get()) {}
+  [[nodiscard]] const std::string& address() const { return address_; }
 
  private:
-  void run() {
-    std::vector<weft::net::device> devices;
-    devices.push_back(open_fabric("iwarp"));
-    weft::executor loop;
-    try {
-      loop.run(listen(devices.front()), stop_.get_token());
-    } catch (const weft::error& why) {  // one that has listened may lose a client that has seen enough
-      if (address_ == nullptr) ADD_FAILURE() << why.what();
-    }
-    if (address_ == nullptr) tell("");  // who waits for it fails to connect, in words
-  }
-  void tell(std::string_view address) {
-    address_ = new std::string(address);
-    address_.notify_all();
+  void run(const std::stop_token& left) try {
+    auto device = open_fabric("iwarp");
+    weft::executor().run(listen(device), left);
+  } catch (const weft::error&) {  // one that has listened may lose a client that has seen enough
+    if (!is_listening_) told_.set_exception(std::current_exception());
   }
   weft::task<> listen(weft::net::device& device) {
     auto listener = co_await device.listen("127.0.0.1:0");
-    tell(listener.address());
-    co_await what_(device, listener);
+    is_listening_ = true;
+    told_.set_value(std::string(listener.address()));
+    co_await what_(listener);
     co_await weft::sleep_for(1h);  // until it is stopped
   }
 
   conversation what_;
-  std::atomic<std::string*> address_ = nullptr;
-  std::stop_source stop_;
-  std::thread thread_;
+  bool is_listening_ = false;
+  std::promise<std::string> told_;
+  // Begins when the members above are there, and ends before they go.
+  std::jthread thread_{[this](const std::stop_token& left) { run(left); }};
+  std::string address_;
 };
 
 inventory with_iwarp_alone() {
@@ -174,14 +162,16 @@ weft::task<weft::net::connection> accept_as_weft_info(weft::net::listener& liste
   co_return co_await request->accept(options);
 }
 
-weft::task<> say(weft::net::device& device, weft::net::connection& peer, std::vector<std::byte> words) {
-  auto payload = co_await device.allocate(words.size());
-  std::ranges::copy(words, payload.data());
-  co_await peer.send(std::move(payload));
+/// Accepts a connection and introduces itself.
+weft::task<weft::net::connection> meet_as_weft_info(weft::net::listener& listener) {
+  auto peer = co_await accept_as_weft_info(listener);
+  const auto words = usual_introduction().pack();
+  co_await peer.send_bytes(words);
+  co_return peer;
 }
 
 /// What is found of a peer that does this.
-peer_report probe_one_that(peer_of_tests::conversation what, std::chrono::milliseconds patience = 20s) {
+peer_report probe_one_that(conversation what, std::chrono::milliseconds patience = 20s) {
   const peer_of_tests peer(std::move(what));
   peer_report found = probe(peer.address(), patience);
   EXPECT_EQ(found.fabrics.size(), 1U);
@@ -200,10 +190,10 @@ testing::AssertionResult fails_with(const reach& one, std::string_view words) {
 }
 
 TEST(a_peer, that_introduces_itself_with_nonsense_is_an_error_in_words) {
-  const auto found = probe_one_that([](weft::net::device& device, weft::net::listener& listener) -> weft::task<> {
+  const auto found = probe_one_that([](weft::net::listener& listener) -> weft::task<> {
     auto peer = co_await accept_as_weft_info(listener);
-    std::vector<std::byte> nonsense(100, std::byte{0xff});
-    co_await say(device, peer, std::move(nonsense));
+    const std::vector<std::byte> nonsense(100, std::byte{0xff});
+    co_await peer.send_bytes(nonsense);
     static_cast<void>(co_await peer.recv());
   });
   EXPECT_TRUE(found.fabrics.at(0).connected);
@@ -213,9 +203,8 @@ TEST(a_peer, that_introduces_itself_with_nonsense_is_an_error_in_words) {
 }
 
 TEST(a_peer, that_sends_back_something_else_is_found_out) {
-  const auto found = probe_one_that([](weft::net::device& device, weft::net::listener& listener) -> weft::task<> {
-    auto peer = co_await accept_as_weft_info(listener);
-    co_await say(device, peer, usual_introduction().pack());
+  const auto found = probe_one_that([](weft::net::listener& listener) -> weft::task<> {
+    auto peer = co_await meet_as_weft_info(listener);
     auto question = co_await peer.recv();
     question->payload.data()[10] ^= std::byte{1};
     co_await peer.send(std::move(question->payload));
@@ -225,9 +214,8 @@ TEST(a_peer, that_sends_back_something_else_is_found_out) {
 }
 
 TEST(a_peer, that_falls_silent_is_waited_for_only_so_long) {
-  const auto silent = [](weft::net::device& device, weft::net::listener& listener) -> weft::task<> {
-    auto peer = co_await accept_as_weft_info(listener);
-    co_await say(device, peer, usual_introduction().pack());
+  const auto silent = [](weft::net::listener& listener) -> weft::task<> {
+    auto peer = co_await meet_as_weft_info(listener);
     co_await weft::sleep_for(1h);
   };
   const peer_report found = probe_one_that(silent, 3s);
@@ -319,9 +307,8 @@ TEST(a_peer, that_takes_connections_and_says_nothing_is_told_from_one_that_is_no
 }
 
 TEST(a_peer, that_drops_large_messages_is_told_from_one_that_drops_all) {
-  const auto black_hole = [](weft::net::device& device, weft::net::listener& listener) -> weft::task<> {
-    auto peer = co_await accept_as_weft_info(listener);
-    co_await say(device, peer, usual_introduction().pack());
+  const auto black_hole = [](weft::net::listener& listener) -> weft::task<> {
+    auto peer = co_await meet_as_weft_info(listener);
     while (auto question = co_await peer.recv()) {
       if (question->size() <= 1400) co_await peer.send(std::move(question->payload));
     }
@@ -339,7 +326,7 @@ TEST(a_peer, that_drops_large_messages_is_told_from_one_that_drops_all) {
 }
 
 TEST(a_peer, that_is_another_weft_program_is_reached_and_left_in_peace) {
-  const auto found = probe_one_that([](weft::net::device&, weft::net::listener& listener) -> weft::task<> {
+  const auto found = probe_one_that([](weft::net::listener& listener) -> weft::task<> {
     auto peer = co_await listener.accept();
     static_cast<void>(co_await peer->recv());
   });
@@ -350,7 +337,7 @@ TEST(a_peer, that_is_another_weft_program_is_reached_and_left_in_peace) {
 }
 
 TEST(a_peer, that_turns_us_away_is_there_and_its_words_do_nothing_to_a_terminal) {
-  const auto found = probe_one_that([](weft::net::device&, weft::net::listener& listener) -> weft::task<> {
+  const auto found = probe_one_that([](weft::net::listener& listener) -> weft::task<> {
     auto request = co_await listener.next();
     constexpr std::string_view words = "\x1b[2Jgo away";
     co_await request->reject(std::as_bytes(std::span(words)));

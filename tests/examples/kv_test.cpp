@@ -7,6 +7,8 @@
 
 #include "../unit/failing_calls.hpp"
 #include "../unit/live_heap.hpp"
+#include "kit/bytes.hpp"
+#include "kit/failure.hpp"
 #include "kit/settle.hpp"
 #include "kit/test.hpp"
 #include "kv_reader.hpp"
@@ -46,14 +48,37 @@ class kv_table : public testing::Test {
   [[nodiscard]] bool has_nothing_of(char text) {
     return std::ranges::none_of(memory(), [text](std::byte each) { return each == static_cast<std::byte>(text); });
   }
-  [[nodiscard]] bool is_zero() {
-    return std::ranges::all_of(words_, [](std::uint64_t word) { return word == 0; });
+  /// By the server, and by clients that read its memory.
+  void expect_found(std::string_view key, std::string_view text) {
+    value here;
+    value there;
+    EXPECT_TRUE(get(key, here, now_)) << key;
+    EXPECT_EQ(here.view(), text);
+    EXPECT_EQ(look(key, there, now_), outcome::found) << key;
+    EXPECT_EQ(there.view(), text);
+  }
+  void expect_absent(std::string_view key) {
+    value got;
+    EXPECT_FALSE(get(key, got, now_)) << key;
+    EXPECT_EQ(look(key, got, now_), outcome::absent) << key;
   }
   /// The ring of records comes round: nothing is left of what others have overwritten.
   void come_round() {
     for (std::size_t i = 0; i < 2 * record_memory / 1000; ++i) {
       table_.set("passing", std::string(1000, 'p'), {}, now_);
       table::entry(table_, "passing", now_).erase();
+    }
+  }
+  /// Of an empty table.
+  void expect_nothing_left() {
+    EXPECT_EQ(table_.record_bytes(), 0u);
+    come_round();
+    EXPECT_TRUE(test::is_zero(memory()));
+  }
+  /// Clears the table, so many buckets at a time.
+  void clear(std::uint64_t buckets_at_a_time) {
+    table::clearing all(table_);
+    while (all.go_on(buckets_at_a_time)) {
     }
   }
 
@@ -64,15 +89,10 @@ class kv_table : public testing::Test {
 };
 
 TEST_F(kv_table, server_and_client_find_what_was_set_last) {
-  value got;
-  EXPECT_FALSE(get("a", got, now_));
-  EXPECT_EQ(look("a", got, now_), outcome::absent);
+  expect_absent("a");
   for (const std::string_view bytes : {"first", "", "a longer one than the first"}) {
     table_.set("a", bytes, {}, now_);
-    EXPECT_TRUE(get("a", got, now_));
-    EXPECT_EQ(got.view(), bytes);
-    EXPECT_EQ(look("a", got, now_), outcome::found);
-    EXPECT_EQ(got.view(), bytes);
+    expect_found("a", bytes);
   }
 }
 
@@ -80,30 +100,26 @@ TEST_F(kv_table, keys_and_values_of_any_size_are_found_by_one_read_or_two) {
   std::map<std::string, std::string> all;
   for (const std::size_t key_bytes : {std::size_t{0}, std::size_t{1}, room_in_slot, room_in_slot + 1, longest_key}) {
     const std::string key(key_bytes, 'k');
+    expect_absent(key);
     for (const std::size_t bytes :
          {room_in_slot, room_in_slot + 1, std::size_t{0}, table_.longest_value(), std::size_t{9}}) {
       const std::string text(bytes, static_cast<char>('a' + bytes % 26));
       table_.set(key, text, {.flags = 7}, now_);
-      value got;
-      EXPECT_TRUE(get(key, got, now_));
-      EXPECT_EQ(got.view(), text);
+      expect_found(key, text);
       value seen;
-      EXPECT_EQ(look(key, seen, now_), outcome::found);
-      EXPECT_EQ(seen.view(), text);
+      look(key, seen, now_);
       EXPECT_EQ(seen.flags(), 7u);
       all[key] = text;
     }
   }
   EXPECT_EQ(table_.size(), all.size());
   for (const auto& [key, text] : all) {
-    value got;
-    EXPECT_EQ(look(key, got, now_), outcome::found);
-    EXPECT_EQ(got.view(), text);
+    expect_found(key, text);
     table::entry(table_, key, now_).erase();
+    expect_absent(key);
   }
-  EXPECT_EQ(table_.record_bytes(), 0u);
-  come_round();
-  EXPECT_TRUE(is_zero());
+  EXPECT_EQ(table_.size(), 0u);
+  expect_nothing_left();
 }
 
 TEST_F(kv_table, half_full_it_keeps_all_keys_and_overfull_it_keeps_the_newest) {
@@ -269,33 +285,42 @@ TEST(kv_protocol, a_hello_that_is_no_tables_is_refused) {
   EXPECT_THROW(static_cast<void>(unpack_hello({})), error);
 }
 
+struct heard {
+  std::string answers;
+  std::size_t left = 0;
+  bool goes_on = true;
+};
+
+/// What a session says to words that come in pieces of so many bytes. `wants_turn()`: whether it does, with nothing
+/// new.
+template <class Session, class WantsTurn>
+heard say_in_pieces(Session& session, std::string_view words, std::size_t piece, std::size_t most_left,
+                    const WantsTurn& wants_turn) {
+  heard all;
+  std::string input;
+  while (!words.empty() && all.goes_on) {
+    input += words.substr(0, piece);
+    words.remove_prefix(std::min(piece, words.size()));
+    for (std::size_t taken = 1; ((taken != 0 && !input.empty()) || wants_turn()) && all.goes_on;) {
+      const auto count = session.execute(input, all.answers);
+      all.goes_on = count.has_value();
+      taken = count.value_or(0);
+      input.erase(0, taken);
+    }
+    EXPECT_LE(input.size(), most_left);
+  }
+  all.left = input.size();
+  return all;
+}
+
 class kv_text : public kv_table {
  protected:
-  struct heard {
-    std::string answers;
-    std::size_t left = 0;
-    bool understood = true;
-  };
   static moment clock() noexcept { return now_; }
 
-  /// What a session says to words that come in pieces of so many bytes.
   heard say(std::string_view words, std::size_t piece) {
     text_session session(table_, clock);
-    heard all;
-    std::string input;
-    while (!words.empty() && all.understood) {
-      input += words.substr(0, piece);
-      words.remove_prefix(std::min(piece, words.size()));
-      for (std::size_t taken = 1; taken != 0 && !input.empty() && all.understood;) {
-        const auto count = session.execute(input, all.answers);
-        all.understood = count.has_value();
-        taken = count.value_or(0);
-        input.erase(0, taken);
-      }
-      EXPECT_LE(input.size(), text_session::longest_command + table_.longest_value() + 2);
-    }
-    all.left = input.size();
-    return all;
+    const std::size_t most_left = text_session::longest_command + table_.longest_value() + 2;
+    return say_in_pieces(session, words, piece, most_left, [] { return false; });
   }
 };
 
@@ -398,12 +423,11 @@ TEST_F(kv_text, what_cannot_be_followed_ends_the_session) {
   for (const std::string_view words : wrong) {
     for (const std::size_t piece : {std::size_t{1}, words.size()}) {
       const heard all = say(words, piece);
-      EXPECT_FALSE(all.understood) << words;
+      EXPECT_FALSE(all.goes_on) << words;
       EXPECT_NE(all.answers.find("ERROR"), std::string::npos) << words;
     }
   }
-  const heard endless = say(std::string(100'000, 'x'), 10);
-  EXPECT_FALSE(endless.understood);
+  EXPECT_FALSE(say(std::string(100'000, 'x'), 10).goes_on);
 }
 
 TEST_F(kv_table, keys_that_are_removed_are_gone_for_the_server_and_for_clients_and_leave_room) {
@@ -418,12 +442,9 @@ TEST_F(kv_table, keys_that_are_removed_are_gone_for_the_server_and_for_clients_a
   }
   table_.set("a", "1", {}, now_);
   table_.set("b", "2", {}, now_);
-  table::clearing all(table_);
-  while (all.go_on(3)) {
-  }
+  clear(3);
   EXPECT_EQ(table_.size(), 0u);
-  EXPECT_FALSE(get("a", got, now_));
-  EXPECT_EQ(look("b", got, now_), outcome::absent);
+  for (const char* key : {"a", "b"}) expect_absent(key);
 }
 
 TEST_F(kv_table, values_that_have_expired_make_room_before_those_that_have_not) {
@@ -434,19 +455,6 @@ TEST_F(kv_table, values_that_have_expired_make_room_before_those_that_have_not) 
   const std::uint64_t few = all / 4;
   for (std::uint64_t i = 0; i < few; ++i) table_.set(bench_key(i), "new", {}, later);
   for (std::uint64_t i = 0; i < few; ++i) EXPECT_TRUE(get(bench_key(i), got, later)) << i;
-}
-
-TEST_F(kv_table, a_key_of_no_bytes_is_one_like_others) {
-  value got;
-  EXPECT_FALSE(get("", got, now_));
-  EXPECT_EQ(look("", got, now_), outcome::absent);
-  table_.set("", "x", {}, now_);
-  EXPECT_TRUE(get("", got, now_));
-  EXPECT_EQ(look("", got, now_), outcome::found);
-  EXPECT_EQ(table_.size(), 1u);
-  table::entry(table_, "", now_).erase();
-  EXPECT_EQ(look("", got, now_), outcome::absent);
-  EXPECT_EQ(table_.size(), 0u);
 }
 
 // A client's clock may show anything, and go a little faster or slower than the server's.
@@ -470,7 +478,7 @@ TEST(kv_clock, a_client_never_takes_the_server_to_be_earlier_than_it_is) {
 TEST_F(kv_table, nothing_is_left_of_what_was_removed) {
   table_.set("secret", "of somebody", {}, now_);
   table::entry(table_, "secret", now_).erase();
-  EXPECT_TRUE(is_zero());
+  EXPECT_TRUE(test::is_zero(memory()));
 }
 
 TEST_F(kv_table, nothing_is_left_of_a_longer_value_behind_a_shorter_one) {
@@ -502,18 +510,12 @@ TEST_F(kv_table, keys_of_one_hash_are_two_keys) {
   ASSERT_NE(one, other);
   ASSERT_EQ(places_of(one, UINT32_MAX).first, places_of(other, UINT32_MAX).first);
   ASSERT_EQ(places_of(one, UINT32_MAX).second, places_of(other, UINT32_MAX).second);
-  value got;
   table_.set(one, "first", {}, now_);
-  EXPECT_FALSE(get(other, got, now_));
-  EXPECT_EQ(look(other, got, now_), outcome::absent);
+  expect_absent(other);
   table_.set(other, "second", {}, now_);
   EXPECT_EQ(table_.size(), 2u);
-  for (const auto& [key, text] : {std::pair(one, "first"), std::pair(other, "second")}) {
-    EXPECT_TRUE(get(key, got, now_));
-    EXPECT_EQ(got.view(), text);
-    EXPECT_EQ(look(key, got, now_), outcome::found);
-    EXPECT_EQ(got.view(), text);
-  }
+  expect_found(one, "first");
+  expect_found(other, "second");
 }
 
 TEST_F(kv_table, who_comes_late_to_a_record_finds_it_whole_or_nothing_of_another_one) {
@@ -671,9 +673,7 @@ TEST_F(kv_table, a_key_that_is_set_anew_is_there_until_then) {
     EXPECT_EQ(got.view(), stores ? text : "");
     EXPECT_EQ(got.flags(), stores ? 1u : 0u);
     { table::clearing all(table_); }
-    come_round();
-    EXPECT_TRUE(is_zero());
-    EXPECT_EQ(table_.record_bytes(), 0u);
+    expect_nothing_left();
     EXPECT_EQ(table_.size(), 0u);
   }
 }
@@ -726,12 +726,8 @@ TEST_F(kv_table, agrees_with_a_map_but_for_what_has_made_room) {
       }
     }
     EXPECT_GE(table_.size(), model.size() / 2);
-    table::clearing all(table_);
-    while (all.go_on(1)) {
-    }
-    EXPECT_EQ(table_.record_bytes(), 0u);
-    come_round();
-    EXPECT_TRUE(is_zero());
+    clear(1);
+    expect_nothing_left();
   }
 }
 
@@ -769,12 +765,9 @@ TEST_F(kv_table, many_threads_set_and_find_values_of_any_size) {
     for (std::uint64_t i = 1; i <= 3; ++i) threads.emplace_back(work, i);
   }
   EXPECT_GT(found, 0);
-  table::clearing all(table_);
-  while (all.go_on(buckets)) {
-  }
+  clear(buckets);
   EXPECT_EQ(table_.size(), 0u);
-  come_round();
-  EXPECT_TRUE(is_zero());
+  expect_nothing_left();
 }
 
 TEST_F(kv_table, what_is_set_while_a_table_is_cleared_stays) {
@@ -792,9 +785,8 @@ TEST_F(kv_table, what_is_set_while_a_table_is_cleared_stays) {
 TEST_F(kv_table, what_the_server_finds_no_more_while_a_table_is_cleared_clients_do_not_find_either) {
   for (const char* key : {"got", "looked at", "set", "left"}) table_.set(key, "old", {}, now_);
   table::clearing all(table_);
+  expect_absent("got");
   value found;
-  EXPECT_FALSE(get("got", found, now_));
-  EXPECT_EQ(look("got", found, now_), outcome::absent);
   EXPECT_FALSE(table::entry(table_, "looked at", now_).there());
   EXPECT_EQ(look("looked at", found, now_), outcome::absent);
   table_.set("set", "new", {}, now_);
@@ -825,271 +817,212 @@ TEST_F(kv_table, expiries_are_counted_whatever_becomes_of_their_keys) {
   for (std::uint64_t i = 0; i < 10 * buckets * slots_in_bucket; ++i) {
     table_.set(bench_key(i), "x", {.expires = now_ + (i % 2) * far}, now_);
   }
-  table::clearing all(table_);
-  while (all.go_on(1)) {
-  }
+  clear(1);
   EXPECT_EQ(table_.expiring(), 0u);
   table_.set("a", "1", {.expires = now_ + 10}, now_);
   EXPECT_EQ(table_.mean_time_left(now_), 10u);
 }
 
-// Says to one client where a table is, and answers nothing.
-task<> serve_reads(net::listener& listener, hello said) {
+// Says to one client where a table is.
+task<net::connection> greet(net::listener& listener, hello said) {
   auto request = co_await listener.next();
   auto peer = co_await request->accept({.receive_size = message_bytes});
   std::array<std::byte, message_bytes> room;
   said.now = server_now();
   co_await peer.send_bytes(std::span(room).first(pack(said, room)));
+  co_return peer;
+}
+
+// Greets like that, and answers nothing.
+task<> serve_reads(net::listener& listener, hello said) {
+  auto peer = co_await greet(listener, said);
   while (co_await peer.recv()) {
   }
 }
 
+class kv_client : public testing::Test {
+ protected:
+  /// Runs `ask(client, table, memory)` beside a server of a table of so many buckets in that memory.
+  template <class Ask, class Serve = task<> (*)(net::listener&, hello)>
+  void with_client(std::uint64_t buckets, const Ask& ask, const Serve& serve = serve_reads) {
+    const auto body = [&]() -> task<> {
+      auto region = co_await server_device_.register_memory(words_for(buckets), {.usage = mr::usage::read_src});
+      table data(region.bytes(), buckets);
+      auto listener = co_await server_device_.listen("127.0.0.1:0");
+      const hello said{.memory = region.remote(), .buckets = buckets, .longest_value = data.longest_value()};
+      const auto ask_and_close = [&]() -> task<> {
+        auto asking = co_await client::connect(device_, std::string(listener.address()));
+        co_await ask(asking, data, region.bytes());
+        co_await asking.close();
+      };
+      co_await when_all(serve(listener, said), ask_and_close());
+    };
+    executor().run(with_timeout(std::chrono::seconds(100), body()));
+  }
+  /// Of the client's pool.
+  [[nodiscard]] std::size_t in_use_bytes() { return device_.pool().statistics().send.in_use_bytes; }
+
+  net::device device_ = net::device::open("iwarp");
+  net::device server_device_ = net::device::open("iwarp");
+};
+
 // While a thread sets values of all sizes, in memory that is used anew all the time.
-TEST(kv_client, finds_whole_values_or_none_while_they_are_overwritten_moved_and_evicted) {
-  constexpr std::uint64_t buckets = 8;
+TEST_F(kv_client, finds_whole_values_or_none_while_they_are_overwritten_moved_and_evicted) {
   constexpr std::uint64_t keys = 40;
   constexpr int enough = 1500;
-  auto device = net::device::open("iwarp");
-  const auto body = [&]() -> task<> {
-    auto region = co_await device.register_memory(words_for(buckets), {.usage = mr::usage::read_src});
-    table data(region.bytes(), buckets);
-    auto listener = co_await device.listen("127.0.0.1:0");
-    const hello said{.memory = region.remote(), .buckets = buckets};
-    const auto ask = [&]() -> task<> {
-      auto asking = co_await client::connect(device, std::string(listener.address()));
-      std::jthread writer([&](const std::stop_token& over) {
-        std::mt19937_64 random(1);
-        while (!over.stop_requested()) {
-          data.set(bench_key(random() % keys), telling(random() % 1000, 1 + random() % 20'000), {}, server_now());
-        }
-      });
-      int found = 0;
-      for (std::uint64_t i = 0; found < enough; ++i) {
-        value got;
-        const std::string key = bench_key(i % keys);
-        auto getting = as_result(asking.get(key, got));
-        const auto there = co_await std::move(getting);
-        if (!there) {  // the writer was without a processor in the middle of a SET for longer than clients wait
-          EXPECT_TRUE(there.error().code() == errc::busy || there.error().code() == errc::malformed)
-              << there.error().what();
-          continue;
-        }
-        if (!*there) continue;
-        EXPECT_TRUE(is_whole(got.view())) << got.view().substr(0, 100);
-        ++found;
+  with_client(8, [&](client& asking, table& data, std::span<std::byte>) -> task<> {
+    std::jthread writer([&](const std::stop_token& over) {
+      std::mt19937_64 random(1);
+      while (!over.stop_requested()) {
+        data.set(bench_key(random() % keys), telling(random() % 1000, 1 + random() % 20'000), {}, server_now());
       }
-      writer.request_stop();
-      writer.join();
-      co_await asking.close();
-    };
-    co_await when_all(serve_reads(listener, said), ask());
-  };
-  executor().run(with_timeout(std::chrono::seconds(100), body()));
+    });
+    int found = 0;
+    for (std::uint64_t i = 0; found < enough; ++i) {
+      value got;
+      const std::string key = bench_key(i % keys);
+      auto getting = as_result(asking.get(key, got));
+      const auto there = co_await std::move(getting);
+      if (!there) {  // the writer was without a processor in the middle of a SET for longer than clients wait
+        EXPECT_TRUE(there.error().code() == errc::busy || there.error().code() == errc::malformed)
+            << there.error().what();
+        continue;
+      }
+      if (!*there) continue;
+      EXPECT_TRUE(is_whole(got.view())) << got.view().substr(0, 100);
+      ++found;
+    }
+    writer.request_stop();
+    writer.join();
+  });
 }
 
-TEST(kv_client, gives_up_on_a_server_whose_memory_is_never_whole) {
-  auto device = net::device::open("iwarp");
-  const auto body = [&]() -> task<> {
-    auto region = co_await device.register_memory(words_for(1), {.usage = mr::usage::read_src});
-    table data(region.bytes(), 1);
-    auto listener = co_await device.listen("127.0.0.1:0");
-    const hello said{.memory = region.remote(), .buckets = 1, .longest_value = data.longest_value()};
-    const auto ask = [&]() -> task<> {
-      auto asking = co_await client::connect(device, std::string(listener.address()));
-      const auto failure_of = [&](std::string_view key) -> task<std::error_code> {
-        value got;
-        try {
-          EXPECT_FALSE(co_await asking.get(key, got));
-          co_return std::error_code();
-        } catch (const error& failure) {
-          co_return failure.code();
-        }
-      };
-      data.set("long", std::string(1000, 'v'), {}, server_now());
-      const auto records = region.bytes().subspan(bucket_bytes);
-      std::ranges::fill(records, std::byte{1});
-      const std::error_code of_record = co_await failure_of("long");
-      EXPECT_EQ(of_record, errc::busy);
-      EXPECT_LE(asking.statistics().reads, 200u);
-      std::ranges::fill(region.bytes().first(bucket_bytes), std::byte{1});
-      const std::error_code of_bucket = co_await failure_of("long");
-      EXPECT_EQ(of_bucket, errc::malformed);
-      auto setting = as_result(asking.set("long", std::string(data.longest_value() + 1, 'v')));
-      const auto set = co_await std::move(setting);
-      EXPECT_EQ(set.error().code(), errc::message_too_large);
-      co_await asking.close();
-    };
-    co_await when_all(serve_reads(listener, said), ask());
-  };
-  executor().run(with_timeout(std::chrono::seconds(100), body()));
+TEST_F(kv_client, gives_up_on_a_server_whose_memory_is_never_whole) {
+  with_client(1, [](client& asking, table& data, std::span<std::byte> memory) -> task<> {
+    value got;
+    data.set("long", std::string(1000, 'v'), {}, server_now());
+    std::ranges::fill(memory.subspan(bucket_bytes), std::byte{1});
+    EXPECT_EQ(co_await test::code_of(asking.get("long", got)), errc::busy);
+    EXPECT_LE(asking.statistics().reads, 200u);
+    std::ranges::fill(memory.first(bucket_bytes), std::byte{1});
+    EXPECT_EQ(co_await test::code_of(asking.get("long", got)), errc::malformed);
+    const std::string too_long(data.longest_value() + 1, 'v');
+    EXPECT_EQ(co_await test::code_of(asking.set("long", too_long)), errc::message_too_large);
+  });
 }
 
-TEST(kv_client, gets_more_values_at_a_time_than_its_memory_has_room_for) {
+TEST_F(kv_client, gets_more_values_at_a_time_than_its_memory_has_room_for) {
   net::device_options small;
   small.pool.max_bytes = std::size_t{1} << 20;
   small.pool.arena_bytes = std::size_t{128} << 10;
-  auto device = net::device::open("iwarp", small);
+  device_ = net::device::open("iwarp", small);
   const std::size_t many = 2 * small.pool.max_bytes / bucket_bytes;
-  auto server_device = net::device::open("iwarp");
-  const auto body = [&]() -> task<> {
-    auto region = co_await server_device.register_memory(words_for(1), {.usage = mr::usage::read_src});
-    table data(region.bytes(), 1);
+  std::size_t found = 0;
+  with_client(1, [&](client& asking, table& data, std::span<std::byte>) -> task<> {
     const std::string text(data.longest_value(), 'v');
     data.set("long", text, {}, server_now());
-    auto listener = co_await server_device.listen("127.0.0.1:0");
-    const hello said{.memory = region.remote(), .buckets = 1};
-    std::size_t found = 0;
-    const auto ask = [&]() -> task<> {
-      auto asking = co_await client::connect(device, std::string(listener.address()));
-      const auto get = [&]() -> task<> {
-        value got;
-        const bool is_there = co_await asking.get("long", got);
-        found += is_there && got.view() == text;
-      };
-      const auto all = [&](scope& tasks) -> task<> {
-        for (std::size_t i = 0; i < many; ++i) tasks.spawn(get());
-        co_return;
-      };
-      co_await with_scope(on_failure::stop_siblings, all);
-      co_await asking.close();
+    const auto get = [&]() -> task<> {
+      value got;
+      const bool is_there = co_await asking.get("long", got);
+      found += is_there && got.view() == text;
     };
-    co_await when_all(serve_reads(listener, said), ask());
-    EXPECT_EQ(found, many);
-  };
-  executor().run(with_timeout(std::chrono::seconds(100), body()));
+    const auto all = [&](scope& tasks) -> task<> {
+      for (std::size_t i = 0; i < many; ++i) tasks.spawn(get());
+      co_return;
+    };
+    co_await with_scope(on_failure::stop_siblings, all);
+  });
+  EXPECT_EQ(found, many);
 }
 
 // Their records are overtaken for ever, so that all but one of them wait for their turn to hurry.
-TEST(kv_client, gets_that_are_stopped_while_one_of_them_hurries_leave_its_turn_to_the_next) {
-  auto device = net::device::open("iwarp");
-  auto server_device = net::device::open("iwarp");
-  const auto body = [&]() -> task<> {
-    auto region = co_await server_device.register_memory(words_for(1), {.usage = mr::usage::read_src});
-    table data(region.bytes(), 1);
+TEST_F(kv_client, gets_that_are_stopped_while_one_of_them_hurries_leave_its_turn_to_the_next) {
+  with_client(1, [&](client& asking, table& data, std::span<std::byte> memory) -> task<> {
     data.set("long", std::string(1000, 'v'), {}, server_now());
-    std::ranges::fill(region.bytes().subspan(bucket_bytes), std::byte{1});
-    auto listener = co_await server_device.listen("127.0.0.1:0");
-    const hello said{.memory = region.remote(), .buckets = 1, .longest_value = data.longest_value()};
-    const auto ask = [&]() -> task<> {
-      auto asking = co_await client::connect(device, std::string(listener.address()));
-      const std::size_t in_use = device.pool().statistics().send.in_use_bytes;
-      value got;
-      for (int turns = 0; turns < 400; turns += 20) {
-        std::array<value, 3> unused;
-        const auto stopping = [&](scope& tasks) -> task<> {
-          for (value& into : unused) tasks.spawn(asking.get("long", into));
-          for (int i = 0; i < turns; ++i) co_await yield();
-          tasks.request_stop();
-        };
-        co_await with_scope(on_failure::stop_siblings, stopping);
-        auto getting = as_result(asking.get("long", got));
-        const auto next = co_await std::move(getting);
-        EXPECT_EQ(next.error().code(), errc::busy) << turns;
-        EXPECT_EQ(device.pool().statistics().send.in_use_bytes, in_use) << turns;
-      }
-      co_await asking.close();
-    };
-    co_await when_all(serve_reads(listener, said), ask());
-  };
-  executor().run(with_timeout(std::chrono::seconds(100), body()));
-}
-
-// A server that answers when it is told to.
-class kv_client_that_stops : public testing::TestWithParam<std::size_t> {};
-INSTANTIATE_TEST_SUITE_P(sets, kv_client_that_stops, testing::Values(1, 50'000));
-
-TEST_P(kv_client_that_stops, loses_no_connection_and_no_memory_and_its_answer_is_nobody_elses) {
-  auto device = net::device::open("iwarp");
-  auto server_device = net::device::open("iwarp");
-  const auto body = [&]() -> task<> {
-    auto region = co_await server_device.register_memory(words_for(1), {.usage = mr::usage::read_src});
-    auto listener = co_await server_device.listen("127.0.0.1:0");
-    event first_came;
-    event answer_first;
-    int answered = 0;
-    const auto serve = [&]() -> task<> {
-      auto request = co_await listener.next();
-      auto peer = co_await request->accept({.receive_size = message_bytes});
-      auto words = co_await server_device.allocate(message_bytes);
-      const hello said{.memory = region.remote(), .buckets = 1, .now = server_now()};
-      words.resize(pack(said, words.bytes()));
-      co_await peer.send(std::move(words));
-      while (auto message = co_await peer.recv()) {
-        first_came.set();
-        co_await answer_first.wait();
-        auto answer = co_await server_device.allocate(message_bytes);
-        answer.resize(pack(server_now(), answer.bytes()));
-        ++answered;
-        co_await peer.send(std::move(answer));
-      }
-    };
-    const std::string text(GetParam(), '1');
-    const auto ask = [&]() -> task<> {
-      auto asking = co_await client::connect(device, std::string(listener.address()));
-      const std::size_t in_use = device.pool().statistics().send.in_use_bytes;
+    std::ranges::fill(memory.subspan(bucket_bytes), std::byte{1});
+    const std::size_t in_use = in_use_bytes();
+    value got;
+    for (int turns = 0; turns < 400; turns += 20) {
+      std::array<value, 3> unused;
       const auto stopping = [&](scope& tasks) -> task<> {
-        tasks.spawn(asking.set("a", text));
-        co_await first_came.wait();
+        for (value& into : unused) tasks.spawn(asking.get("long", into));
+        for (int i = 0; i < turns; ++i) co_await yield();
         tasks.request_stop();
       };
       co_await with_scope(on_failure::stop_siblings, stopping);
-      const auto stopping_more = [&](scope& tasks) -> task<> {
-        tasks.spawn(asking.set("a", text));  // waits for that answer
-        for (int i = 0; i < 100; ++i) co_await yield();
-        tasks.request_stop();
-      };
-      co_await with_scope(on_failure::stop_siblings, stopping_more);
-      answer_first.set();
-      co_await asking.set("b", "2");
-      EXPECT_EQ(answered, 2);
-      EXPECT_EQ(device.pool().statistics().send.in_use_bytes, in_use);
-      value found;
-      EXPECT_FALSE(co_await asking.get("a", found));
-      co_await asking.close();
-    };
-    co_await when_all(serve(), ask());
-  };
-  executor().run(with_timeout(std::chrono::seconds(60), body()));
+      EXPECT_EQ(co_await test::code_of(asking.get("long", got)), errc::busy) << turns;
+      EXPECT_EQ(in_use_bytes(), in_use) << turns;
+    }
+  });
 }
+
+class kv_client_that_stops : public kv_client, public testing::WithParamInterface<std::size_t> {};
+INSTANTIATE_TEST_SUITE_P(sets, kv_client_that_stops, testing::Values(1, 50'000));
+
+TEST_P(kv_client_that_stops, loses_no_connection_and_no_memory_and_its_answer_is_nobody_elses) {
+  event first_came;
+  event answer_first;
+  int answered = 0;
+  const auto serve = [&](net::listener& listener, hello said) -> task<> {
+    said.longest_value = longest_value;
+    auto peer = co_await greet(listener, said);
+    while (auto message = co_await peer.recv()) {
+      first_came.set();
+      co_await answer_first.wait();
+      std::array<std::byte, message_bytes> answer;
+      const std::size_t size = pack(server_now(), answer);
+      ++answered;
+      co_await peer.send_bytes(std::span(answer).first(size));
+    }
+  };
+  const auto ask = [&](client& asking, table&, std::span<std::byte>) -> task<> {
+    const std::string text(GetParam(), '1');
+    const std::size_t in_use = in_use_bytes();
+    const auto stopping = [&](scope& tasks) -> task<> {
+      tasks.spawn(asking.set("a", text));
+      co_await first_came.wait();
+      tasks.request_stop();
+    };
+    co_await with_scope(on_failure::stop_siblings, stopping);
+    const auto stopping_more = [&](scope& tasks) -> task<> {
+      tasks.spawn(asking.set("a", text));  // waits for that answer
+      for (int i = 0; i < 100; ++i) co_await yield();
+      tasks.request_stop();
+    };
+    co_await with_scope(on_failure::stop_siblings, stopping_more);
+    answer_first.set();
+    co_await asking.set("b", "2");
+    EXPECT_EQ(answered, 2);
+    EXPECT_EQ(in_use_bytes(), in_use);
+    value found;
+    EXPECT_FALSE(co_await asking.get("a", found));
+  };
+  with_client(1, ask, serve);
+}
+
+/// As RESP has a string of any bytes.
+std::string bulk(const std::string& text) { return "$" + std::to_string(text.size()) + "\r\n" + text + "\r\n"; }
 
 class kv_resp : public kv_table {
  protected:
   static moment clock() noexcept { return now_; }
 
-  struct heard {
-    std::string answers;
-    std::size_t left = 0;
-    bool goes_on = true;
-    std::string fault{};
-  };
-  /// What a session says to words that come in pieces of so many bytes.
-  heard say_in_pieces(resp_session& session, std::string_view words, std::size_t piece) {
-    heard all;
-    std::string input;
-    while (!words.empty() && all.goes_on) {
-      input += words.substr(0, piece);
-      words.remove_prefix(std::min(piece, words.size()));
-      for (std::size_t taken = 1; ((taken != 0 && !input.empty()) || session.wants_turn()) && all.goes_on;) {
-        const auto count = session.execute(input, all.answers);
-        all.goes_on = count.has_value();
-        taken = count.value_or(0);
-        input.erase(0, taken);
-      }
-    }
-    all.left = input.size();
-    all.fault = session.fault();
-    return all;
+  static heard say_to(resp_session& session, std::string_view words, std::size_t piece) {
+    const auto wants_turn = [&] { return session.wants_turn(); };
+    return say_in_pieces(session, words, piece, resp_session::longest_command + piece, wants_turn);
   }
-  heard say_in_pieces(std::string_view words, std::size_t piece) {
+  /// To a session of its own.
+  heard say_anew(std::string_view words, std::size_t piece) {
     resp_session session(service_, "here");
-    return say_in_pieces(session, words, piece);
+    return say_to(session, words, piece);
   }
   /// The answer to commands in lines, by one client.
   std::string say(std::string_view lines) {
     std::string words;
     for (const char c : lines) words += c == '\n' ? std::string("\r\n") : std::string(1, c);
-    return say_in_pieces(lasting_, words + "\r\n", words.size() + 2).answers;
+    return say_whole(words + "\r\n");
   }
+  std::string say_whole(std::string_view words) { return say_to(lasting_, words, words.size()).answers; }
 
   void SetUp() override { now_ = 1'800'000'000'000; }
 
@@ -1104,7 +1037,7 @@ TEST_F(kv_resp, commands_are_answered_however_they_are_cut) {
   const std::string answers = "+OK\r\n$6\r\nhe\r\nlo\r\n+PONG\r\n+OK\r\n$1\r\n2\r\n*2\r\n$1\r\n2\r\n$-1\r\n+OK\r\n";
   for (std::size_t piece = 1; piece <= words.size(); ++piece) {
     std::fill(words_.begin(), words_.end(), 0);
-    const heard all = say_in_pieces(words, piece);
+    const heard all = say_anew(words, piece);
     EXPECT_EQ(all.answers, answers) << piece;
     EXPECT_FALSE(all.goes_on);
   }
@@ -1114,15 +1047,10 @@ TEST_F(kv_resp, keys_and_values_may_have_any_bytes_and_as_many_as_the_table_take
   const std::string key("\0 \r\n\xff", 5);
   const std::string bytes(table_.longest_value(), '\0');
   const std::string most = std::to_string(bytes.size());
-  const auto bulk = [](const std::string& text) { return "$" + std::to_string(text.size()) + "\r\n" + text + "\r\n"; };
-  const auto command = [&](const std::vector<std::string>& all) {
-    std::string made = "*" + std::to_string(all.size()) + "\r\n";
-    for (const std::string& each : all) made += bulk(each);
-    return made;
-  };
   const auto ask = [&](const std::vector<std::string>& all) {
-    const std::string words = command(all);
-    return say_in_pieces(lasting_, words, words.size()).answers;
+    std::string command = "*" + std::to_string(all.size()) + "\r\n";
+    for (const std::string& each : all) command += bulk(each);
+    return say_whole(command);
   };
   EXPECT_EQ(ask({"SET", key, bytes}), "+OK\r\n");
   EXPECT_EQ(ask({"GET", key}), bulk(bytes));
@@ -1258,18 +1186,16 @@ TEST_F(kv_resp, an_expiry_may_be_as_far_away_as_redis_takes_it) {
 }
 
 TEST_F(kv_resp, each_database_has_keys_of_its_own) {
-  value got;
   EXPECT_EQ(say("set a 0\nselect 1\nget a\nset a 1 px 5\nset b 1\ndbsize\nselect 15\nset a 15\nget a"),
             "+OK\r\n+OK\r\n$-1\r\n+OK\r\n+OK\r\n:2\r\n+OK\r\n+OK\r\n$2\r\n15\r\n");
-  EXPECT_EQ(look("a", got, now_), outcome::found);
-  EXPECT_EQ(got.view(), "0");
-  EXPECT_EQ(look("b", got, now_), outcome::absent);
+  expect_found("a", "0");
+  expect_absent("b");
   EXPECT_TRUE(say("info keyspace")
                   .ends_with("db0:keys=1,expires=0,avg_ttl=0\r\ndb1:keys=2,expires=1,avg_ttl=5\r\n"
                              "db15:keys=1,expires=0,avg_ttl=0\r\n\r\n"));
   EXPECT_NE(say("client list").find(" db=15 "), std::string::npos);
   resp_session other(service_, "other:1");
-  EXPECT_EQ(say_in_pieces(other, "get a\r\n", 7).answers, "$1\r\n0\r\n");
+  EXPECT_EQ(say_to(other, "get a\r\n", 7).answers, "$1\r\n0\r\n");
   EXPECT_EQ(say("del a\nselect 1\nget a\nflushdb\ndbsize\nget b\nset c 1\nselect 0\nget a\nincr a"),
             ":1\r\n+OK\r\n$1\r\n1\r\n+OK\r\n:0\r\n$-1\r\n+OK\r\n+OK\r\n$1\r\n0\r\n:1\r\n");
   EXPECT_EQ(say("flushall\nselect 1\ndbsize\nget c\nselect 0\nget a"), "+OK\r\n+OK\r\n:0\r\n$-1\r\n+OK\r\n$-1\r\n");
@@ -1292,9 +1218,7 @@ TEST_F(kv_table, keys_are_counted_where_they_are_whatever_takes_their_places) {
 }
 
 TEST_F(kv_resp, a_line_may_have_words_in_quotes) {
-  const auto echoed = [&](const std::string& word) {
-    return say_in_pieces(lasting_, "echo " + word + "\r\n", 1).answers;
-  };
+  const auto echoed = [&](const std::string& word) { return say_to(lasting_, "echo " + word + "\r\n", 1).answers; };
   EXPECT_EQ(echoed(R"("a b")"), "$3\r\na b\r\n");
   EXPECT_EQ(echoed(R"("")"), "$0\r\n\r\n");
   EXPECT_EQ(echoed(R"('a "b\' \n')"), "$8\r\na \"b' \\n\r\n");
@@ -1438,30 +1362,30 @@ TEST_F(kv_resp, what_cannot_be_followed_ends_the_session_with_words) {
       {std::string(65537, 'x'), "too big inline request"}};
   for (const auto& [words, why] : wrong) {
     for (const std::size_t piece : {words.size() / 100'000 + 1, std::size_t{1000}, words.size()}) {
-      const heard all = say_in_pieces(words, piece);
+      resp_session session(service_, "here");
+      const heard all = say_to(session, words, piece);
       EXPECT_FALSE(all.goes_on) << words.substr(0, 50);
       EXPECT_EQ(all.answers, "-ERR Protocol error: " + why + "\r\n");
-      EXPECT_EQ(all.fault, why);
+      EXPECT_EQ(session.fault(), why);
     }
   }
   std::string many;
   for (int i = 0; i < 1025; ++i) many += "a ";
-  EXPECT_FALSE(say_in_pieces(many + "\r\n", 100).goes_on);
+  EXPECT_FALSE(say_anew(many + "\r\n", 100).goes_on);
 }
 
 // A page can have its reader's browser send anything to any port of his machine.
 TEST_F(kv_resp, a_request_of_a_browser_ends_the_session_before_its_body_is_read) {
   for (const std::string_view head : {"POST / HTTP/1.1\r\n", "GET / HTTP/1.1\r\nHost: 127.0.0.1:6379\r\n"}) {
     const std::string words = std::string(head) + "Accept: */*\r\n\r\nset browsed 1\r\n";
-    EXPECT_FALSE(say_in_pieces(words, words.size()).goes_on) << head;
+    EXPECT_FALSE(say_anew(words, words.size()).goes_on) << head;
   }
   value got;
   EXPECT_FALSE(get("browsed", got, now_));
 }
 
 TEST_F(kv_resp, an_error_is_one_line_whatever_the_client_has_said) {
-  const std::string words = "*2\r\n$3\r\na\r\n\r\n$5\r\nb\r\n:1\r\n";
-  EXPECT_EQ(say_in_pieces(lasting_, words, words.size()).answers,
+  EXPECT_EQ(say_whole("*2\r\n$3\r\na\r\n\r\n$5\r\nb\r\n:1\r\n"),
             "-ERR unknown command 'a  ', with args beginning with: 'b  :1' \r\n");
 }
 
@@ -1604,9 +1528,6 @@ class silent_client {
 class kv_resp_clients : public testing::Test {
  protected:
   void SetUp() override {
-    const auto bulk = [](const std::string& text) {
-      return "$" + std::to_string(text.size()) + "\r\n" + text + "\r\n";
-    };
     const std::string text(longest_value, 'a');
     data_.set("a", text, {}, server_now());
     const std::string most = bulk(std::string(resp_session::longest_command - 100, 'e'));

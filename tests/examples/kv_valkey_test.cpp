@@ -61,12 +61,7 @@ class strict_peer {
     raw said = announcement(room_.remote().address(), size_, static_cast<std::uint32_t>(room_.remote().key()));
     co_await send(std::move(said));
   }
-  task<> send(raw bytes) {
-    auto sent = co_await device_.allocate(bytes.size() + 1);
-    std::transform(bytes.begin(), bytes.end(), sent.bytes().begin(), [](std::uint8_t b) { return std::byte{b}; });
-    sent.resize(bytes.size());
-    co_await link_.send(std::move(sent));
-  }
+  task<> send(raw bytes) { co_await link_.send_bytes(std::as_bytes(std::span(bytes))); }
   /// The next message, which may be a number of bytes that have been written.
   task<> take() {
     const auto got = co_await link_.recv_or_throw();
@@ -110,9 +105,8 @@ class strict_peer {
     }
   }
   task<> put(std::string text, net::write_options how) {
-    auto sent = co_await device_.allocate(text.size() + 1);
-    std::transform(text.begin(), text.end(), sent.bytes().begin(), [](char c) { return static_cast<std::byte>(c); });
-    sent.resize(text.size());
+    auto sent = co_await device_.allocate(text.size());
+    std::ranges::copy(std::as_bytes(std::span(text)), sent.data());
     const auto place = target_->slice(used_, text.size());
     used_ += text.size();
     co_await link_.write(std::move(sent), place, how);

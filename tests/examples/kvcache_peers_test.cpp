@@ -2,6 +2,7 @@
 // What kvcache makes of peers that speak its protocol and do not mean it well. Both sides run on one executor.
 #include <weft/weft.hpp>
 
+#include "beside.hpp"
 #include "cuda/stand_in_control.hpp"
 #include "kit/failure.hpp"
 #include "kit/scripted_test.hpp"
@@ -50,14 +51,8 @@ task<weft::mr::remote_region> borrow(session& link, std::uint64_t sequence, shap
 
 /// That the peer hangs up, and not in order.
 task<> expect_hang_up(session& link) {
-  bool lost = false;
-  try {
-    while (co_await link.receive_if_any()) {
-    }
-  } catch (const weft::error&) {
-    lost = true;
-  }
-  EXPECT_TRUE(lost);
+  const auto next = [&] { return link.receive_if_any(); };
+  EXPECT_FALSE(co_await weft::test::goes_in_order(next));
 }
 
 class kvcache_peers : public testing::Test {
@@ -86,13 +81,8 @@ class kvcache_peers : public testing::Test {
   /// Runs a server, and `client(address)` against it.
   template <class Client>
   void with_server(serve_options options, const Client& client) {
-    const auto both = [&](weft::scope& tasks) -> task<> {
-      auto listener = co_await device_.listen("127.0.0.1:0");
-      tasks.spawn(serve(device_, listener, options));
-      co_await client(std::string(listener.address()));
-      tasks.request_stop();
-    };
-    loop_.run(run_all(both));
+    const auto serving = [&](weft::net::listener& listener) -> task<> { return serve(device_, listener, options); };
+    loop_.run(weft::test::beside(device_, serving, client));
   }
 
   /// The same with a session to it.
@@ -108,13 +98,11 @@ class kvcache_peers : public testing::Test {
   template <class Server>
   std::string push_against(const Server& server, weft::mr::memory_device* gpu = nullptr) {
     std::string words;
-    const auto both = [&](weft::scope& tasks) -> task<> {
-      auto listener = co_await device_.listen("127.0.0.1:0");
-      tasks.spawn(serve_one(listener, server));
-      words = co_await weft::test::words_of<std::exception>(push_one(std::string(listener.address()), gpu));
-      tasks.request_stop();
+    const auto serving = [&](weft::net::listener& listener) -> task<> { return serve_one(listener, server); };
+    const auto pushing = [&](std::string address) -> task<> {
+      words = co_await weft::test::words_of<std::exception>(push_one(address, gpu));
     };
-    loop_.run(run_all(both));
+    loop_.run(weft::test::beside(device_, serving, pushing));
     return words;
   }
 
@@ -135,13 +123,8 @@ class kvcache_peers : public testing::Test {
       failures = co_await push(device_, options);
       tasks.request_stop();
     };
-    loop_.run(run_all(both));
+    loop_.run(weft::with_scope(weft::on_failure::stop_siblings, both));
     return failures;
-  }
-
-  template <class Body>
-  task<> run_all(const Body& body) {
-    co_await weft::with_scope(weft::on_failure::stop_siblings, body);
   }
 
   task<session> connect(std::string address) {
@@ -310,9 +293,8 @@ TEST_F_SERVED(kvcache_peers, messages_in_the_wrong_place_end_the_connection, ser
 
 TEST_F_SERVED(kvcache_peers, a_message_that_makes_no_sense_ends_the_connection, serving()) {
   session link = co_await connect(address);
-  auto noise = co_await device_.allocate(17);
-  std::ranges::fill(noise.bytes(), std::byte{0xff});
-  co_await link.peer().send(std::move(noise));
+  const std::vector<std::byte> noise(17, std::byte{0xff});
+  co_await link.peer().send_bytes(noise);
   co_await expect_hang_up(link);
   session next = co_await connect(address);
   co_await push_properly(next, 1);

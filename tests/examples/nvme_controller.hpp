@@ -55,7 +55,6 @@ class false_controller {
   std::optional<std::vector<std::byte>> rejects_with;
   controller_identity identity;
   namespace_identity disk;
-  std::vector<std::uint32_t> namespaces{1};
   std::map<std::uint32_t, std::uint64_t> properties{
       {property::capabilities, encode(controller_capabilities{.max_queue_entries = 63, .ready_timeout = 2})},
       {property::version, nvme_version},
@@ -65,21 +64,11 @@ class false_controller {
 
   // What it has seen.
   std::map<std::uint16_t, net::connection*> links;  ///< by queue, while they are connected
-  std::vector<command> seen;
   int keep_alives = 0;
 
   template <class Bytes>
   [[nodiscard]] static std::vector<std::byte> as_vector(const Bytes& from) {
     return {from.begin(), from.end()};
-  }
-  /// Says it on a queue, to nobody's question.
-  task<> say(net::connection& on, completion what, std::size_t bytes = completion_bytes,
-             std::optional<std::uint64_t> invalidate = std::nullopt) {
-    auto memory = co_await device_.allocate(std::max(bytes, completion_bytes));
-    std::ranges::fill(memory.bytes(), std::byte{0});
-    encode(what, memory.bytes());
-    memory.resize(bytes);
-    co_await on.send(std::move(memory), {.invalidate = invalidate});
   }
 
  private:
@@ -109,7 +98,6 @@ class false_controller {
   task<> answer(net::connection& link, std::uint16_t queue, net::message capsule) {
     reply made{.queue = queue, .asked = decode_command(capsule.bytes())};
     made.said.id = made.asked.id;
-    seen.push_back(made.asked);
     prepare(made);
     const bool revokes = made.asked.data.type == sgl_type::host_memory_invalidate && made.asked.data.length > 0;
     if (revokes && link.capabilities().invalidate) made.invalidate = made.asked.data.key;
@@ -121,8 +109,13 @@ class false_controller {
                                     mr::usage::write_dst);
       co_await link.write(std::move(memory), target);
     }
-    for (int i = 0; i < made.times; ++i)
-      co_await say(link, made.said, made.bytes, i == 0 ? made.invalidate : std::nullopt);
+    for (int i = 0; i < made.times; ++i) {
+      std::vector<std::byte> words(std::max(made.bytes, completion_bytes));
+      encode(made.said, words);
+      words.resize(made.bytes);
+      const auto revoked = i == 0 ? made.invalidate : std::nullopt;
+      co_await link.send_bytes(words, {.invalidate = revoked});
+    }
   }
 
   void prepare(reply& made) {
@@ -162,14 +155,9 @@ class false_controller {
       case identify_structure::name_space:
         encode(disk, made.data);
         break;
-      case identify_structure::active_namespaces: {
-        std::vector<std::uint32_t> ids;
-        for (const std::uint32_t each : namespaces) {
-          if (each > made.asked.nsid) ids.push_back(each);
-        }
-        encode_namespace_list(ids, made.data);
+      case identify_structure::active_namespaces:
+        if (made.asked.nsid < 1) encode_namespace_list(std::array{std::uint32_t{1}}, made.data);
         break;
-      }
       default:
         break;
     }

@@ -4,6 +4,7 @@
 
 #include <weft/weft.hpp>
 
+#include "beside.hpp"
 #include "kit/test.hpp"
 #include <nvme/bytes.hpp>
 #include <nvme/command.hpp>
@@ -27,24 +28,17 @@ struct answer {
 
 /// One queue: a connection.
 struct raw_queue {
-  net::device* device;
   net::connection link;
   std::uint16_t number = 0;
   std::uint16_t entries = 0;
   std::uint16_t last_id = 0;
   std::uint16_t head = 0;
 
-  /// Sends a capsule as it is.
-  task<> send_bytes(std::span<const std::byte> capsule) {
-    auto memory = co_await device->allocate(capsule.size());
-    std::ranges::copy(capsule, memory.data());
-    co_await link.send(std::move(memory));
-  }
   task<> send(command what, std::span<const std::byte> in_capsule = {}) {
     std::vector<std::byte> capsule(command_bytes + in_capsule.size());
     encode(what, capsule);
     std::ranges::copy(in_capsule, capsule.begin() + command_bytes);
-    co_await send_bytes(capsule);
+    co_await link.send_bytes(capsule);
   }
   task<answer> hear() {
     auto message = co_await link.recv_or_throw();
@@ -67,16 +61,8 @@ struct raw_queue {
   }
   /// Waits until the target has ended it.
   task<> hear_end() {
-    bool ended = false;
-    try {
-      while (!ended) {
-        auto message = co_await link.recv();
-        ended = !message.has_value();
-      }
-    } catch (const error&) {
-      ended = true;
-    }
-    EXPECT_TRUE(ended);
+    const auto next = [&] { return link.recv(); };
+    static_cast<void>(co_await weft::test::goes_in_order(next));
   }
 };
 
@@ -171,7 +157,7 @@ struct host_words {
                                     .profile = net::profile::interop,
                                     .private_data = private_data};
   auto link = co_await device.connect(std::move(address), how);
-  raw_queue made{.device = &device, .link = std::move(link), .number = number, .entries = entries};
+  raw_queue made{.link = std::move(link), .number = number, .entries = entries};
   co_return made;
 }
 
@@ -194,15 +180,11 @@ struct host_words {
                            .keep_alive_ms = over.number == 0 ? who.keep_alive_ms : 0});
   return made;
 }
-[[nodiscard]] inline std::vector<std::byte> connect_bytes(const host_words& who, std::uint16_t controller) {
-  const connect_data data{
-      .host_id = who.host_id, .controller = controller, .subsystem = who.subsystem, .host = who.host};
-  std::vector<std::byte> bytes(connect_data::bytes);
-  encode(data, bytes);
-  return bytes;
+[[nodiscard]] inline connect_data data_of_connect(const host_words& who, std::uint16_t controller) {
+  return {.host_id = who.host_id, .controller = controller, .subsystem = who.subsystem, .host = who.host};
 }
 [[nodiscard]] inline task<answer> send_connect(raw_queue& over, const host_words& who, std::uint16_t controller) {
-  const auto bytes = connect_bytes(who, controller);
+  const auto bytes = encoded(data_of_connect(who, controller));
   const command asked = connect_command(over, who);
   co_return co_await over.ask(asked, bytes);
 }

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "beside.hpp"
 #include "kit/failure.hpp"
 #include "kit/scripted_test.hpp"
 #include "kit/temporary_directory.hpp"
@@ -390,31 +391,23 @@ TEST(nvme_target_in_simulated_time, a_host_that_does_not_take_its_data_loses_its
 
 class nvme_host_and_a_false_controller : public testing::Test {
  protected:
-  [[nodiscard]] static fabric where() { return {"iwarp", "iwarp"}; }
-
   /// Runs the controller, and `body(host)` with it, and yields what that has thrown, in words.
   template <class Body>
   std::string failure_of(const Body& body) {
     std::string words;
-    const auto all = [&]() -> task<> {
-      auto listener = co_await here_.device().listen(here_.address());
-      options_.address = listener.address();
-      const auto both = [&](scope& tasks) -> task<> {
-        tasks.spawn(peer_.serve(listener));
-        try {
-          co_await with_host(here_.device(), options_, body);
-        } catch (const error& why) {
-          code_ = why.code();
-          words = why.what();
-        } catch (const std::exception& why) {
-          words = why.what();
-        }
-        listener.close();
-        tasks.request_stop();
-      };
-      co_await with_scope(on_failure::stop_siblings, both);
+    const auto serve = [&](net::listener& from) -> task<> { return peer_.serve(from); };
+    const auto use = [&](std::string address) -> task<> {
+      options_.address = address;
+      try {
+        co_await with_host(here_.device(), options_, body);
+      } catch (const error& why) {
+        code_ = why.code();
+        words = why.what();
+      } catch (const std::exception& why) {
+        words = why.what();
+      }
     };
-    here_.run(all());
+    here_.run(weft::test::beside(here_.device(), serve, use));
     return words;
   }
   static task<> read_one_block(host& through) {
@@ -449,7 +442,7 @@ class nvme_host_and_a_false_controller : public testing::Test {
     };
   }
 
-  place here_{where()};
+  place here_{fabric{"iwarp", "iwarp"}};
   host_options options_ = [] {
     host_options made;
     made.subsystem = false_nqn;

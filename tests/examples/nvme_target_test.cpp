@@ -120,9 +120,9 @@ class nvme_target_test : public testing::Test {
     co_await add_queue(host, device_, address, 1);
     co_return host;
   }
-  /// Runs a target, and `body(address)` beside it. The target must serve another host when that is over.
+  /// Runs a target, and `body(address, listener)` beside it.
   template <class Body>
-  void with_target(const Body& body) {
+  void with_listener(const Body& body) {
     if (served_.all().empty()) add_disk();
     options_.log = [this](std::string_view line) { log_.append(line).append("\n"); };
     target serving(device_, served_, options_);
@@ -131,9 +131,7 @@ class nvme_target_test : public testing::Test {
       auto listener = co_await device_.listen("127.0.0.1:0");
       const auto both = [&](scope& tasks) -> task<> {
         tasks.spawn(serving.serve(listener));
-        const std::string address(listener.address());
-        co_await body(address);
-        co_await check_that_it_still_serves(address);
+        co_await body(std::string(listener.address()), listener);
         listener.close();
         serving.drain();
       };
@@ -143,6 +141,14 @@ class nvme_target_test : public testing::Test {
     counted_ = serving.counters();
     const auto now = device_.pool().statistics();
     EXPECT_EQ(now.send.in_use_bytes + now.receive.in_use_bytes, 0U);
+  }
+  /// The same with `body(address)`. The target must serve another host when that is over.
+  template <class Body>
+  void with_target(const Body& body) {
+    with_listener([&](std::string address, net::listener&) -> task<> {
+      co_await body(address);
+      co_await check_that_it_still_serves(address);
+    });
   }
   /// The same, with a host that has one I/O queue.
   template <class Body>
@@ -186,13 +192,9 @@ class nvme_target_test : public testing::Test {
       auto queue = co_await dial(device_, address, number, 16);
       const host_words who;
       command asked = connect_command(queue, who);
-      connect_data data{.host_id = who.host_id,
-                        .controller = number == 0 ? any_controller : host.controller,
-                        .subsystem = who.subsystem,
-                        .host = who.host};
+      connect_data data = data_of_connect(who, number == 0 ? any_controller : host.controller);
       prepare(asked, data);
-      std::vector<std::byte> bytes(connect_data::bytes);
-      encode(data, bytes);
+      const auto bytes = encoded(data);
       const answer heard = co_await queue.ask(asked, bytes);
       EXPECT_EQ(words_of(heard.said.status, true), words_of(expected, true));
       EXPECT_EQ(heard.said.result, result);
@@ -467,7 +469,7 @@ TEST_F_WITH_HOST(nvme_target_test, a_shutdown_that_cannot_flush_is_an_error_and_
 TEST_F_WITH_TARGET(nvme_target_test, a_connect_may_have_its_data_in_the_hosts_memory) {
   auto queue = co_await dial(device_, address, 0, 32);
   auto memory = co_await host_memory::make(device_, 4096);
-  std::ranges::copy(connect_bytes({}, any_controller), memory.bytes().data());
+  std::ranges::copy(encoded(data_of_connect({}, any_controller)), memory.bytes().data());
   command asked = connect_command(queue, {});
   asked.data = memory.describe(connect_data::bytes);
   EXPECT_EQ((co_await queue.ask(asked)).said.status, status::success);
@@ -536,7 +538,7 @@ TEST_F(nvme_target_test, a_connect_for_which_memory_is_short_may_be_tried_again)
   // Whatever comes first: the host's part, the fabric's, which may lose the connection, or the target's.
   const auto try_with_failure = [&](std::string address, std::int64_t number) -> task<> {
     auto queue = co_await dial(device_, address, 0, 32);
-    const auto bytes = connect_bytes({}, any_controller);
+    const auto bytes = encoded(data_of_connect({}, any_controller));
     const command asked = connect_command(queue, {});
     std::optional<status> heard;
     weft::test::fail_call(number);
@@ -566,8 +568,7 @@ TEST_F_WITH_TARGET(nvme_target_test, a_queue_that_is_there_already_is_refused) {
 
 TEST_F_WITH_TARGET(nvme_target_test, a_queue_beyond_those_that_were_granted_is_refused) {
   auto host = co_await connect_host(device_, address);
-  command two = admin_command(admin_opcode::set_features);
-  put(two, feature_fields{.feature = 7, .value = 0x0005'0001});
+  const command two = set_feature(feature::number_of_queues, 0x0005'0001);
   EXPECT_EQ((co_await host.admin.ask(two)).said.result, 0x0001'0001U);
   co_await add_queue(host, device_, address, 2);
   auto third = co_await dial(device_, address, 3, 16);
@@ -586,16 +587,11 @@ TEST_F_WITH_TARGET(nvme_target_test, discovery_tells_where_the_subsystem_is) {
   host_words who_asks;
   who_asks.subsystem = discovery_nqn;
   auto host = co_await connect_host(device_, address, who_asks);
-  command asked = admin_command(admin_opcode::identify);
-  put(asked, identify_fields{.structure = 1});
-  asked.data = host.memory.describe(identify_bytes);
-  EXPECT_EQ(co_await host.admin.status_of(asked), status::success);
+  EXPECT_EQ(co_await host.admin.status_of(identify_command(host, 1)), status::success);
   const auto who = decode<controller_identity>(host.memory.bytes());
   EXPECT_EQ(who.type, controller_type::discovery);
   EXPECT_EQ(who.subsystem, discovery_nqn);
-  asked = admin_command(admin_opcode::get_log_page);
-  put(asked, log_fields{.page = discovery_log_page, .bytes = 2048});
-  asked.data = host.memory.describe(2048);
+  const command asked = log_command(host, {.page = discovery_log_page, .bytes = 2048});
   EXPECT_EQ(co_await host.admin.status_of(asked), status::success);
   EXPECT_EQ(decode_discovery_header(host.memory.bytes()).entries, 1U);
   const auto found = decode<discovery_entry>(host.memory.bytes().subspan(discovery_header::bytes));
@@ -610,10 +606,7 @@ TEST_F_WITH_TARGET(nvme_target_test, a_discovery_controller_has_no_io_queues) {
   auto host = co_await connect_host(device_, address, who);
   auto queue = co_await dial(device_, address, 1, 16);
   EXPECT_EQ((co_await send_connect(queue, who, host.controller)).said.status, status::connect_invalid_parameters);
-  command asked = admin_command(admin_opcode::identify);
-  put(asked, identify_fields{.structure = 2});
-  asked.data = host.memory.describe(identify_bytes);
-  EXPECT_EQ(co_await host.admin.status_of(asked), status::invalid_field);
+  EXPECT_EQ(co_await host.admin.status_of(identify_command(host, 2)), status::invalid_field);
 }
 
 // ---- admin commands ----
@@ -991,11 +984,11 @@ TEST_F_LOSES_QUEUE(nvme_target_test, more_commands_than_the_queue_has_entries_en
 }
 TEST_F_LOSES_QUEUE(nvme_target_test, a_capsule_that_is_cut_short_ends_the_queue) {
   const std::array<std::byte, 63> capsule{};
-  co_await queue.send_bytes(capsule);
+  co_await queue.link.send_bytes(capsule);
 }
 TEST_F_LOSES_QUEUE(nvme_target_test, a_capsule_that_is_too_large_ends_the_queue) {
   const std::vector<std::byte> capsule(64 + 16384 + 1);
-  co_await queue.send_bytes(capsule);
+  co_await queue.link.send_bytes(capsule);
 }
 TEST_F_LOSES_QUEUE(nvme_target_test, a_key_that_opens_nothing_ends_the_queue) {
   command reading = read_of(host, {.first = 0, .count = 1});
@@ -1073,37 +1066,26 @@ TEST_F_WITH_TARGET(nvme_target_test, queues_are_served_side_by_side,
 }
 
 TEST_F(nvme_target_test, a_drain_answers_what_is_under_way_and_takes_nothing_more) {
-  add_disk();
-  target serving(device_, served_, options_);
-  executor loop;
-  const auto all = [&]() -> task<> {
-    auto listener = co_await device_.listen("127.0.0.1:0");
-    const auto both = [&](scope& tasks) -> task<> {
-      tasks.spawn(serving.serve(listener));
-      const std::string address(listener.address());
-      auto host = co_await connect_host(device_, address);
-      co_await add_queue(host, device_, address, 1);
-      disk_->gate.reset();
-      command reading = read_of(host, {.first = 0, .count = 1});
-      reading.id = 9;
-      co_await host.io[0].send(reading);
-      while (disk_->waiting == 0) co_await yield();
-      listener.close();
-      serving.drain();
-      reading.id = 10;
-      co_await yield();
-      co_await host.io[0].send(reading);
-      disk_->gate.set();
-      const answer done = co_await host.io[0].hear();
-      EXPECT_EQ(done.said.id, 9);
-      EXPECT_EQ(done.said.status, status::success);
-      co_await host.io[0].hear_end();
-      co_await host.admin.hear_end();
-    };
-    co_await with_scope(on_failure::stop_siblings, both);
-  };
-  loop.run(with_timeout(patience, all()));
-  EXPECT_EQ(serving.counters().reads, 1U);
+  with_listener([&](std::string address, net::listener& listener) -> task<> {
+    auto host = co_await host_with_queue(address);
+    disk_->gate.reset();
+    command reading = read_of(host, {.first = 0, .count = 1});
+    reading.id = 9;
+    co_await host.io[0].send(reading);
+    while (disk_->waiting == 0) co_await yield();
+    listener.close();
+    target_->drain();
+    reading.id = 10;
+    co_await yield();
+    co_await host.io[0].send(reading);
+    disk_->gate.set();
+    const answer done = co_await host.io[0].hear();
+    EXPECT_EQ(done.said.id, 9);
+    EXPECT_EQ(done.said.status, status::success);
+    co_await host.io[0].hear_end();
+    co_await host.admin.hear_end();
+  });
+  EXPECT_EQ(counted_.reads, 1U);
 }
 
 TEST_F(nvme_target_test, a_target_whose_pool_is_too_small_says_so_at_once) {

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The bytes of NVMe over Fabrics, as the example nvme writes and reads them. What is expected is written down here by
 // hand from the specifications, so that an offset that is wrong on both ways is noticed.
-#include <weft/runtime/error.hpp>
-
 #include <random>
 
 #include "kit/test.hpp"
+#include "kit/thrown.hpp"
 #include <nvme/bytes.hpp>
 #include <nvme/command.hpp>
 #include <nvme/fabrics.hpp>
@@ -14,6 +13,8 @@
 
 namespace nvme {
 namespace {
+
+using weft::test::code_thrown_by;
 
 std::vector<std::byte> bytes_of(std::initializer_list<int> values) {
   std::vector<std::byte> bytes;
@@ -37,16 +38,6 @@ identifier some_identifier() {
   identifier made;
   for (std::size_t i = 0; i < made.size(); ++i) made[i] = static_cast<std::byte>(0x01 + 0x22 * (i % 8));
   return made;
-}
-
-template <class Call>
-std::error_code code_of(const Call& call) {
-  try {
-    call();
-  } catch (const weft::error& why) {
-    return why.code();
-  }
-  return {};
 }
 
 TEST(nvme_command, a_read_has_the_bytes_that_the_specification_wants) {
@@ -85,14 +76,14 @@ TEST(nvme_command, a_block_count_of_sixteen_bits_never_wraps) {
 TEST(nvme_command, one_that_is_cut_short_is_malformed) {
   const std::array<std::byte, command_bytes> whole{};
   for (std::size_t size = 0; size < whole.size(); ++size)
-    EXPECT_EQ(code_of([&] { static_cast<void>(decode_command(std::span(whole).first(size))); }), weft::errc::malformed);
+    EXPECT_EQ(code_thrown_by([&] { return decode_command(std::span(whole).first(size)); }), weft::errc::malformed);
 }
 
 TEST(nvme_command, a_key_takes_no_more_than_three_bytes_of_length) {
   command what;
   what.data.length = max_keyed_bytes + 1;
   std::array<std::byte, command_bytes> wire;
-  EXPECT_EQ(code_of([&] { encode(what, wire); }), weft::errc::out_of_range);
+  EXPECT_EQ(code_thrown_by([&] { encode(what, wire); }), weft::errc::out_of_range);
 }
 
 TEST(nvme_command, any_64_bytes_can_be_read_and_written_again) {
@@ -147,8 +138,7 @@ TEST(nvme_command, ranges_of_dataset_management_are_sixteen_bytes_each) {
   EXPECT_EQ(part(wire, 0, 16), bytes_of({0, 0, 0, 0, 4, 3, 0, 0, 2, 1, 0, 0, 0, 0, 0, 0}));
   EXPECT_EQ(decode_dataset_ranges(wire),
             (std::vector<dataset_range>{{.first = 0x0102, .count = 0x0304}, {.first = 5, .count = 6}}));
-  EXPECT_EQ(code_of([&] { static_cast<void>(decode_dataset_ranges(std::span(wire).first(17))); }),
-            weft::errc::malformed);
+  EXPECT_EQ(code_thrown_by([&] { return decode_dataset_ranges(std::span(wire).first(17)); }), weft::errc::malformed);
 }
 
 TEST(nvme_completion, status_and_do_not_retry_are_above_the_phase_tag) {
@@ -162,7 +152,7 @@ TEST(nvme_completion, status_and_do_not_retry_are_above_the_phase_tag) {
   encode(what, wire);
   EXPECT_EQ(part(wire, 0, 16), bytes_of({8, 7, 6, 5, 4, 3, 2, 1, 5, 0, 0, 0, 0x34, 0x12, 0x00, 0x81}));
   EXPECT_EQ(decode_completion(wire), what);
-  EXPECT_EQ(code_of([&] { static_cast<void>(decode_completion(std::span(wire).first(15))); }), weft::errc::malformed);
+  EXPECT_EQ(code_thrown_by([&] { return decode_completion(std::span(wire).first(15)); }), weft::errc::malformed);
 }
 
 TEST(nvme_status, words_name_the_status_and_its_number) {
@@ -205,8 +195,7 @@ TEST(nvme_set_up, data_of_connect_come_back_as_they_went) {
   EXPECT_EQ(part(wire, 256, 32), text(what.subsystem, 32, '\0'));
   EXPECT_EQ(part(wire, 512, 32), text(what.host, 32, '\0'));
   EXPECT_EQ(decode<connect_data>(wire), what);
-  EXPECT_EQ(code_of([&] { static_cast<void>(decode<connect_data>(std::span(wire).first(1023))); }),
-            weft::errc::malformed);
+  EXPECT_EQ(code_thrown_by([&] { return decode<connect_data>(std::span(wire).first(1023)); }), weft::errc::malformed);
 }
 
 TEST(nvme_set_up, a_name_without_an_end_or_with_odd_characters_is_no_name) {
@@ -253,12 +242,12 @@ TEST(nvme_discovery, the_page_tells_where_subsystems_are) {
 
 TEST(nvme_discovery, a_page_that_is_cut_short_or_of_another_format_is_malformed) {
   auto page = encoded(discovery_header{.generation = 1});
-  EXPECT_EQ(code_of([&] { static_cast<void>(decode_discovery_header(std::span(page).first(1023))); }),
+  EXPECT_EQ(code_thrown_by([&] { return decode_discovery_header(std::span(page).first(1023)); }),
             weft::errc::malformed);
-  EXPECT_EQ(code_of([&] { static_cast<void>(decode<discovery_entry>(std::span(page).first(1023))); }),
+  EXPECT_EQ(code_thrown_by([&] { return decode<discovery_entry>(std::span(page).first(1023)); }),
             weft::errc::malformed);
   page[16] = std::byte{1};
-  EXPECT_EQ(code_of([&] { static_cast<void>(decode_discovery_header(page)); }), weft::errc::malformed);
+  EXPECT_EQ(code_thrown_by([&] { return decode_discovery_header(page); }), weft::errc::malformed);
 }
 
 TEST(nvme_identify, a_controller_has_its_fields_where_a_kernel_looks_for_them) {
@@ -307,15 +296,15 @@ TEST(nvme_identify, a_namespace_has_its_fields_where_a_kernel_looks_for_them) {
   EXPECT_EQ(decode_namespace(wire), what);
   for (const int shift : {0, 8, 21, 255}) {
     wire[130] = static_cast<std::byte>(shift);
-    EXPECT_EQ(code_of([&] { static_cast<void>(decode_namespace(wire)); }), weft::errc::malformed);
+    EXPECT_EQ(code_thrown_by([&] { return decode_namespace(wire); }), weft::errc::malformed);
   }
 }
 
 TEST(nvme_identify, data_that_are_cut_short_are_malformed) {
   const std::vector<std::byte> wire(identify_bytes - 1);
-  EXPECT_EQ(code_of([&] { static_cast<void>(decode<controller_identity>(wire)); }), weft::errc::malformed);
-  EXPECT_EQ(code_of([&] { static_cast<void>(decode_namespace(wire)); }), weft::errc::malformed);
-  EXPECT_EQ(code_of([&] { static_cast<void>(decode_namespace_list(wire)); }), weft::errc::malformed);
+  EXPECT_EQ(code_thrown_by([&] { return decode<controller_identity>(wire); }), weft::errc::malformed);
+  EXPECT_EQ(code_thrown_by([&] { return decode_namespace(wire); }), weft::errc::malformed);
+  EXPECT_EQ(code_thrown_by([&] { return decode_namespace_list(wire); }), weft::errc::malformed);
 }
 
 TEST(nvme_identify, a_capsule_size_that_overflows_is_cut) {
@@ -330,7 +319,7 @@ TEST(nvme_identify, a_list_of_namespaces_ends_at_zero_and_grows) {
   EXPECT_EQ(part(wire, 0, 16), bytes_of({1, 0, 0, 0, 2, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0}));
   EXPECT_EQ(decode_namespace_list(wire), (std::vector<std::uint32_t>{1, 2, 9}));
   store<std::uint32_t>(wire, 4, 1);
-  EXPECT_EQ(code_of([&] { static_cast<void>(decode_namespace_list(wire)); }), weft::errc::malformed);
+  EXPECT_EQ(code_thrown_by([&] { return decode_namespace_list(wire); }), weft::errc::malformed);
   const std::vector<std::uint32_t> many(2000, 1);
   encode_namespace_list(many, wire);  // as many as fit
 }

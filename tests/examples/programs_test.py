@@ -52,6 +52,17 @@ def own_loopback():
     return f"127.{64 + (pid >> 16 & 63)}.{pid >> 8 & 255}.{pid & 255}"
 
 
+def dial(address):
+    """A plain connection over TCP."""
+    host, port = address.removeprefix("tcp://").split(":")
+    return socket.create_connection((host, int(port)), PATIENCE)
+
+
+def all_from(peer):
+    """What it says, up to the end of the stream."""
+    return b"".join(iter(lambda: peer.recv(65536), b""))
+
+
 def is_free(address):
     host, port = address.split(":")
     with socket.socket() as probe, contextlib.suppress(OSError):
@@ -97,6 +108,14 @@ class Process:
     @property
     def err(self):
         return self.err_path.read_text()
+
+    @property
+    def address(self):
+        """Where it listens, as a server says first."""
+        return re.search(r" on ([^\s,]+)", self.out)[1]
+
+    def has_ended(self):
+        return self.process.poll() is not None
 
     def signal(self, number):
         self.process.send_signal(number)
@@ -150,9 +169,12 @@ class ProgramTest(unittest.TestCase):
     def start_server(self, name, *arguments, says=lambda out: "\n" in out, **kwargs):
         """A program that has said by its output that it serves."""
         server = self.start(name, *arguments, **kwargs)
-        wait_until(lambda: says(server.out) or server.process.poll() is not None, name)
-        self.assertIsNone(server.process.poll(), server.err)
+        self.wait_while_it_runs(server, lambda: says(server.out), name)
         return server
+
+    def wait_while_it_runs(self, process, condition, what):
+        wait_until(lambda: condition() or process.has_ended(), what)
+        self.assertFalse(process.has_ended(), f"{process.out}{process.err}")
 
     def fine(self, result, out=None):
         """It has ended well, without a complaint, and has said `out` if that is given."""
@@ -186,8 +208,7 @@ class ProgramTest(unittest.TestCase):
             peer.settimeout(PATIENCE)
             peer.connect(f"\0weft/{address}")
             return peer
-        host, port = address.split(":")
-        return socket.create_connection((host, int(port)), PATIENCE)
+        return dial(address)
 
     def disturb(self, address):
         """By one that takes it for something else, and goes."""
@@ -216,9 +237,7 @@ class Toy(ProgramTest):
 
 class Echo(ProgramTest):
     def serve(self):
-        server = self.start_server("echo", "serve", "127.0.0.1:0")
-        server.address = server.out.split()[-1]
-        return server
+        return self.start_server("echo", "serve", "127.0.0.1:0")
 
     def test_what_is_said_comes_back(self):
         server = self.serve()
@@ -228,9 +247,7 @@ class Echo(ProgramTest):
 
     def test_a_peer_that_is_no_peer_does_not_stop_it(self):
         server = self.serve()
-        host, port = server.address.split(":")
-        with socket.create_connection((host, int(port)), PATIENCE) as stranger:
-            stranger.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 10)
+        self.disturb(server.address)
         self.assertEqual(self.run_program("echo", "say", server.address, "still there").out, "still there\n")
 
     def test_wrong_usage_exits_with_2(self):
@@ -275,8 +292,7 @@ class Demo(ProgramTest):
                 before = carried_when(signal.SIGUSR1, "pulled")
                 self.assertEqual(carried_when(signal.SIGUSR2, "plugged in"), before)
                 arrived += far.recv(MIB)
-            while piece := far.recv(MIB):
-                arrived += piece
+            arrived += all_from(far)
             sender.join()
             self.assertEqual(arrived, sent)
             far.close()
@@ -297,9 +313,7 @@ class Porting(ProgramTest):
     """Programs beside the calls of other libraries."""
 
     def serve(self, program, *arguments):
-        server = self.start_server(program, "serve", *arguments, "127.0.0.1:0")
-        server.address = server.out.split()[-1]
-        return server
+        return self.start_server(program, "serve", *arguments, "127.0.0.1:0")
 
     def test_a_message_of_librdmacms_program_comes_back(self):
         server = self.serve("from_rdmacm")
@@ -343,17 +357,14 @@ class Porting(ProgramTest):
     def test_lines_of_the_socket_program_come_as_bytes_over_weft_and_tcp_and_as_messages_and_are_read(self):
         lines = ("anvil 3", "rope 12", "lamp 7")
         for scheme in ("", "tcp://"):
-            server = self.start_server("from_tcp", "bytes", f"{scheme}127.0.0.1:0")
-            address = server.out.split()[-1]
+            address = self.start_server("from_tcp", "bytes", f"{scheme}127.0.0.1:0").address
             for number, line in enumerate((*lines, "no such line")):
                 self.fine(self.run_program("from_tcp", "bytes", address, str(number)), f"{line}\n")
-        port = int(address.rpartition(":")[2])
-        with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as peer:  # knows nothing of weft
+        with dial(address) as peer:  # knows nothing of weft
             peer.sendall(b"20")
             peer.shutdown(socket.SHUT_WR)
             self.assertEqual(peer.makefile("rb").read(), b"\x06lamp 7\x07anvil 3")
-        server = self.start_server("from_tcp", "messages", "127.0.0.1:0")
-        address = server.out.split()[-1]
+        address = self.start_server("from_tcp", "messages", "127.0.0.1:0").address
         for _ in range(2):
             for number, line in enumerate(lines):
                 self.fine(self.run_program("from_tcp", "messages", address, str(number)), f"told: {line}\nread: {line}\n")
@@ -370,10 +381,8 @@ class GuideTest(ProgramTest):
     environment = None
 
     def serve(self, step, *arguments, address="127.0.0.1:0", **kwargs):
-        server = self.start_server(step, "serve", address, *arguments, env=self.environment,
-                                   says=lambda out: "listening on" in out, **kwargs)
-        server.address = re.search(r"listening on ([0-9.:]+)", server.out).group(1)
-        return server
+        return self.start_server(step, "serve", address, *arguments, env=self.environment,
+                                 says=lambda out: "listening on" in out, **kwargs)
 
     def assert_says(self, result, out, err, code):
         self.assertEqual((result.code, result.out, result.err), (code, out, err), result)
@@ -440,8 +449,7 @@ class GuideStore(GuideTest):
         self.fine(self.use("step4_lend", "get", server.address, "colour"), "blue\n")
         self.assert_says(self.use("step4_lend", "get", server.address, "shape"), "",
                          "step4_lend: there is no key 'shape'\n", 1)
-        server.signal(signal.SIGTERM)
-        self.assertEqual(server.result().code, 0)
+        self.end_in_order(server)
 
     def test_step_5_believes_no_torn_value(self):
         server = self.serve("step5_torn")
@@ -575,9 +583,7 @@ class CopyTest(ProgramTest):
     device = "iwarp"
 
     def serve(self, *arguments, **kwargs):
-        server = self.start_server("copy", "serve", self.served, "--listen", "127.0.0.1:0", *arguments, **kwargs)
-        server.address = server.out.split(" on ")[1].split()[0]
-        return server
+        return self.start_server("copy", "serve", self.served, "--listen", "127.0.0.1:0", *arguments, **kwargs)
 
     def put(self, server, *files, **kwargs):
         return self.run_program("copy", "put", *files, server.address, **kwargs)
@@ -589,15 +595,13 @@ class CopyTest(ProgramTest):
         """A client in the middle of a put of a file named `endless`."""
         source = endless_file(self.here / "endless")
         client = self.start("copy", "put", source, server.address, *arguments)
-        wait_until(lambda: self.bytes_in(self.served) > 0 or client.process.poll() is not None, "a put to be under way")
-        self.assertIsNone(client.process.poll(), client.err)
+        self.wait_while_it_runs(client, lambda: self.bytes_in(self.served) > 0, "a put to be under way")
         return client
 
     def start_endless_get(self, server, *arguments):
         endless_file(self.served / "endless")
         client = self.start("copy", "get", "endless", server.address, *arguments)
-        wait_until(lambda: self.bytes_in(self.here) > 0 or client.process.poll() is not None, "a get to be under way")
-        self.assertIsNone(client.process.poll(), client.err)
+        self.wait_while_it_runs(client, lambda: self.bytes_in(self.here) > 0, "a get to be under way")
         return client
 
     @staticmethod
@@ -656,8 +660,7 @@ class Copy(CopyTest):
         source = random_file(self.served / "a", MIB + 1)
         (self.here / "sub").mkdir()
         for arguments, place in (([], "a"), (["--output", "b", "--sync"], "b"), (["--output", "sub/c"], "sub/c")):
-            result = self.get(server, "a", *arguments)
-            self.assertEqual(result.code, 0, result)
+            self.fine(self.get(server, "a", *arguments))
             self.assert_same(source, self.here / place)
 
     def test_names_with_spaces_unicode_and_255_bytes(self):
@@ -861,7 +864,6 @@ class CopyBadFiles(CopyTest):
             self.skipTest("no mount namespaces here")
         server = Process(self, [*prefix, *self.command("copy", "serve", small, "--listen", "127.0.0.1:0")])
         wait_until(lambda: "\n" in server.out, "the server")
-        server.address = server.out.split(" on ")[1].split()[0]
         large = random_file(self.here / "large", 20 * MIB)
         tiny = random_file(self.here / "tiny", 1000)
         result = self.put(server, large, tiny)
@@ -1081,9 +1083,7 @@ class Perf(ProgramTest):
     chooses_checksum = True
 
     def serve(self, *arguments):
-        server = self.start_server("weft-perf", "serve", "127.0.0.1:0", *arguments)
-        server.address = server.out.split()[2]
-        return server
+        return self.start_server("weft-perf", "serve", "127.0.0.1:0", *arguments)
 
     def measure(self, server, *arguments):
         return self.run_program("weft-perf", "run", server.address, *arguments)
@@ -1154,7 +1154,7 @@ class Perf(ProgramTest):
                 server = late if checksum == "late" else plain
                 result = self.measure(server, "--poll", policy, "--checksum", checksum, "--depth", 3, "--sizes", "64",
                                       "--measure", "bandwidth", "--iterations", 50)
-                self.assertEqual((result.code, result.err), (0, ""), result)
+                self.fine(result)
                 said = f", checksum {checksum}" if self.chooses_checksum else " connection"
                 self.assertIn(f" over {self.device}, ", result.out)
                 self.assertIn(f"{said}, polling: {policy} here, sleep there", result.out)
@@ -1231,7 +1231,7 @@ class Perf(ProgramTest):
         server = self.serve()
         for number in (signal.SIGINT, signal.SIGTERM):
             client = self.start("weft-perf", "run", server.address, "--sizes", "64", "--seconds", "1000")
-            wait_until(lambda: self.connections_of(server) > 0 or client.process.poll() is not None, "a connection")
+            wait_until(lambda: self.connections_of(server) > 0 or client.has_ended(), "a connection")
             client.signal(number)
             self.assert_one_line("weft-perf", client.result(), "interrupted")
             wait_until(lambda: self.connections_of(server) == 0, "the end of the connection")
@@ -1258,9 +1258,7 @@ class Info(ProgramTest):
     """weft-info on whatever machine this is: what it says of others is tested with trees of files and in guests."""
 
     def serve(self, *arguments):
-        server = self.start_server("weft-info", "serve", "127.0.0.1:0", *arguments)
-        server.address = server.out.split()[2]
-        return server
+        return self.start_server("weft-info", "serve", "127.0.0.1:0", *arguments)
 
     def check(self, *arguments, **kwargs):
         """The findings by area, and the exit code, which has to agree with them."""
@@ -1395,20 +1393,22 @@ class StreamTest(ProgramTest):
 
     def speak(self, address, words):
         """What a plain socket gets for its words, up to the end of the stream."""
-        host, port = address.removeprefix("tcp://").split(":")
-        with socket.create_connection((host, int(port)), PATIENCE) as peer:
+        with dial(address) as peer:
             peer.sendall(words)
             peer.shutdown(socket.SHUT_WR)
-            answer = b""
-            while piece := peer.recv(65536):
-                answer += piece
-        return answer
+            return all_from(peer)
 
+    def speak_in_pieces(self, address, words, size):
+        """The same where the server ends the stream."""
+        with dial(address) as peer:
+            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for begin in range(0, len(words), size):
+                peer.sendall(words[begin:begin + size])
+            return all_from(peer)
 
     def run_out_of_descriptors(self, server, address, words, answer):
         """A server without a descriptor left goes on, and takes those that come once it has some."""
-        host, port = address.split(":")
-        connect = lambda: stack.enter_context(socket.create_connection((host, int(port)), PATIENCE))
+        connect = lambda: stack.enter_context(dial(address))
 
         def ask(peer):
             peer.sendall(words)
@@ -1420,8 +1420,7 @@ class StreamTest(ProgramTest):
             usual = resource.prlimit(pid, resource.RLIMIT_NOFILE)
             resource.prlimit(pid, resource.RLIMIT_NOFILE, (len(list(Path(f"/proc/{pid}/fd").iterdir())), usual[1]))
             late = connect()
-            wait_until(lambda: "Too many open files" in server.err or server.process.poll() is not None, "the shortage")
-            self.assertIsNone(server.process.poll(), server.err)
+            self.wait_while_it_runs(server, lambda: "Too many open files" in server.err, "the shortage")
             resource.prlimit(pid, resource.RLIMIT_NOFILE, usual)
             ask(late)
         self.assertEqual(server.err.count("Too many open files"), 1)
@@ -1456,8 +1455,7 @@ class AsioEcho(StreamTest):
 
     def test_a_peer_that_breaks_off_does_not_stop_it(self):
         server = self.serve_both()
-        host, port = server.tcp.split(":")
-        peer = socket.create_connection((host, int(port)), PATIENCE)
+        peer = dial(server.tcp)
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         peer.close()
         wait_until(lambda: "a peer: " in server.err, "the server's line")
@@ -1521,16 +1519,10 @@ class Http(StreamTest):
 
     def test_requests_are_answered_in_order_however_they_are_cut(self):
         server = self.serve_both()
-        host, port = server.tcp.removeprefix("tcp://").split(":")
         requests = b"".join(b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\n%03d" % i for i in range(20))
         requests += b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-        for cut in (1, 7, 1000):
-            with socket.create_connection((host, int(port)), PATIENCE) as peer:
-                for i in range(0, len(requests), cut):
-                    peer.sendall(requests[i:i + cut])
-                answer = b""
-                while piece := peer.recv(65536):
-                    answer += piece
+        for size in (1, 7, 1000):
+            answer = self.speak_in_pieces(server.tcp, requests, size)
             self.assertEqual([part[-3:] for part in answer.split(b"HTTP/1.1 200 OK")[1:21]],
                              [b"%03d" % i for i in range(20)])
             self.assertTrue(answer.endswith(b"It works.\n"))
@@ -1562,17 +1554,11 @@ class Http(StreamTest):
 
     def test_chunks_are_put_together_however_they_are_cut(self):
         server = self.serve_both()
-        host, port = server.tcp.removeprefix("tcp://").split(":")
         request = (b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
                    b"3;a=b\r\nabc\r\n00a ; c\r\n0123456789\r\n0\r\nTrailer: y\r\n\r\n")
         last = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-        for cut in (1, 2, 3, 1000):
-            with socket.create_connection((host, int(port)), PATIENCE) as peer:
-                peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                words = request * 2 + last
-                for i in range(0, len(words), cut):
-                    peer.sendall(words[i:i + cut])
-                answer = b"".join(iter(lambda: peer.recv(65536), b""))
+        for size in (1, 2, 3, 1000):
+            answer = self.speak_in_pieces(server.tcp, request * 2 + last, size)
             self.assertEqual(answer.count(b"\r\n\r\nabc0123456789HTTP"), 2, answer)
             self.assertTrue(answer.endswith(b"It works.\n"))
 
@@ -1589,10 +1575,9 @@ class Http(StreamTest):
 
     def test_a_peer_that_waits_for_100_continue_gets_it(self):
         server = self.serve_both()
-        host, port = server.tcp.removeprefix("tcp://").split(":")
         for fields, body in ((b"Content-Length: 3\r\n", b"abc"),
                              (b"Transfer-Encoding: chunked\r\n", b"3\r\nabc\r\n0\r\n\r\n")):
-            with socket.create_connection((host, int(port)), PATIENCE) as peer:
+            with dial(server.tcp) as peer:
                 peer.sendall(b"POST /echo HTTP/1.1\r\nHost: x\r\nExpect: 100-Continue\r\n" + fields + b"\r\n")
                 self.assertEqual(peer.recv(1000), b"HTTP/1.1 100 Continue\r\n\r\n")
                 peer.sendall(body)
@@ -1604,14 +1589,11 @@ class Http(StreamTest):
 
     def test_silent_peers_are_left(self):
         server = self.serve("--patience", "2", "tcp://127.0.0.1:0")
-        host, port = server.out.split()[2].removeprefix("tcp://").split(":")
         with contextlib.ExitStack() as stack:
-            silent = []
-            for i in range(20):
-                silent.append(stack.enter_context(socket.create_connection((host, int(port)), PATIENCE)))
-                if i % 2 == 0:
-                    silent[i].sendall(b"GET / HTTP/1.1\r\nHo")
-            answers = [b"".join(iter(lambda: peer.recv(65536), b"")) for peer in silent]
+            silent = [stack.enter_context(dial(server.address)) for _ in range(20)]
+            for peer in silent[::2]:
+                peer.sendall(b"GET / HTTP/1.1\r\nHo")
+            answers = [all_from(peer) for peer in silent]
         self.assertTrue(all(answer.startswith(b"HTTP/1.1 408 ") for answer in answers[::2]), answers)
         self.assertEqual(set(answers[1::2]), {b""})
 
@@ -1623,22 +1605,16 @@ class Http(StreamTest):
 class Tls(StreamTest):
     name = "tls"
 
-    def serve_with(self, file, address):
-        server = self.serve(file, address)
-        server.address = server.out.split()[2]
-        return server
-
     def test_words_come_back_over_weft_and_over_tcp(self):
         for address in ("127.0.0.1:0", "tcp://127.0.0.1:0"):
-            server = self.serve_with("server.pem", address)
+            server = self.serve("server.pem", address)
             for _ in range(2):
-                result = self.run_program(self.name, "say", "server.pem", server.address, "hello", "there")
-                self.assertEqual(result.code, 0, result)
+                result = self.fine(self.run_program(self.name, "say", "server.pem", server.address, "hello", "there"))
                 self.assertRegex(result.out, r"\Ahello there\n\(TLSv1\.3, TLS_\w+\)\n\Z")
 
     def test_a_server_with_another_certificate_is_refused(self):
-        server = self.serve_with("server.pem", "127.0.0.1:0")
-        self.serve_with("other.pem", "127.0.0.1:0")
+        server = self.serve("server.pem", "127.0.0.1:0")
+        self.serve("other.pem", "127.0.0.1:0")
         result = self.run_program(self.name, "say", "other.pem", server.address, "secret")
         self.assertEqual((result.code, result.out), (1, ""), result)
         self.assertIn("certificate verify failed", result.err)
@@ -1647,20 +1623,17 @@ class Tls(StreamTest):
         self.assertEqual(self.run_program(self.name, "say", "server.pem", server.address, "x").code, 0)
 
     def test_another_library_speaks_with_it(self):
-        server = self.serve_with("server.pem", "tcp://127.0.0.1:0")
-        host, port = server.address.removeprefix("tcp://").split(":")
+        server = self.serve("server.pem", "tcp://127.0.0.1:0")
         context = ssl.create_default_context(cafile=str(self.here / "server.pem"))
-        with socket.create_connection((host, int(port)), PATIENCE) as plain, \
-                context.wrap_socket(plain, server_hostname="weft.example") as peer:
+        with dial(server.address) as plain, context.wrap_socket(plain, server_hostname="weft.example") as peer:
             peer.sendall(b"by another library\n")
             self.assertEqual(peer.recv(100), b"by another library\n")
 
     def test_silent_peers_are_left_also_in_the_handshake(self):
         server = self.serve("server.pem", "tcp://127.0.0.1:0", "0.1")
-        host, port = server.out.split()[2].removeprefix("tcp://").split(":")
         with contextlib.ExitStack() as stack:
             for _ in range(20):
-                stack.enter_context(socket.create_connection((host, int(port)), PATIENCE))
+                stack.enter_context(dial(server.address))
             wait_until(lambda: server.err.count("it took too long") == 20, "the end of all")
 
     def test_wrong_usage_exits_with_2(self):
@@ -1719,20 +1692,16 @@ class Kv(StreamTest):
         # Reading what another thread writes is what this is about, and what a sanitizer has to object to.
         keys, threads = (20_000, 1) if options.sanitized else (1_000_000, 2)
         server = self.serve_table("--fill", keys, "--keys", keys, "--threads", threads)
-        result = self.run_program(self.name, "bench", server.weft, server.tcp, "--keys", keys, "--rounds", "3",
-                                  "--milliseconds", "300")
-        self.assertEqual((result.code, result.err), (0, ""), result)
+        result = self.assert_none_is_torn(server, "--keys", keys)
         self.assertRegex(result.out, r"GETs by one-sided reads +[1-9]\d* per second\n"
                                      r"GETs over TCP +[1-9]\d* per second\nratio")
-        self.assertRegex(result.out, r"[1-9]\d* GETs beside [1-9]\d* SETs; .* 0 values missing, 0 not whole\n\Z")
-        self.assertEqual(server.err, "")
 
     def assert_none_is_torn(self, server, *arguments):
-        result = self.run_program(self.name, "bench", server.weft, server.tcp, "--rounds", "3", "--milliseconds", "300",
-                                  *arguments)
-        self.assertEqual((result.code, result.err), (0, ""), result)
+        result = self.fine(self.run_program(self.name, "bench", server.weft, server.tcp, "--rounds", "3", "--milliseconds",
+                                            "300", *arguments))
         self.assertRegex(result.out, r"[1-9]\d* GETs beside [1-9]\d* SETs; .* 0 values missing, 0 not whole\n\Z")
         self.assertEqual(server.err, "")
+        return result
 
     def test_long_values_are_read_while_they_are_set_and_none_is_torn(self):
         long = "--value-bytes", "5000"  # which fill two thirds of the memory
@@ -1748,14 +1717,13 @@ class Kv(StreamTest):
         bench = self.start(self.name, "bench", weft, tcp, "--keys", keys, "--rounds", "3", "--milliseconds", "600",
                            "--resume-within", PATIENCE)
         for _ in range(2):
-            wait_until(lambda: bench.process.poll() is not None or self.messages_of(server) > 0, "a SET")
-            self.assertIsNone(bench.process.poll(), f"{bench.out}{bench.err}")
+            self.wait_while_it_runs(bench, lambda: self.messages_of(server) > 0, "a SET")
             server.process.kill()
             server.process.wait()
             wait_until(lambda: all(map(is_free, (weft, tcp))), "the kernel to end what the process had asked it for")
             server = self.start(self.name, "serve", "--listen", weft, "--tcp-address", host, "--tcp-port",
                                 tcp.split(":")[1], *options_of_server)
-            wait_until(lambda: server.out.count("\n") == 2 or server.process.poll() is not None, "the server")
+            wait_until(lambda: server.out.count("\n") == 2 or server.has_ended(), "the server")
             self.assertEqual(server.err, "")
         result = bench.result()
         self.assertEqual(result.code, 0, result)
@@ -1831,8 +1799,7 @@ class Kv(StreamTest):
 
     def test_clients_beyond_the_limit_are_told_so(self):
         server = self.serve_table("--keys", "1000", "--max-connections", "1")
-        host, port = server.tcp.split(":")
-        with socket.create_connection((host, int(port)), PATIENCE) as first:
+        with dial(server.tcp) as first:
             first.sendall(b"get a\r\n")
             self.assertEqual(first.recv(100), b"END\r\n")
             self.assertEqual(self.speak(server.tcp, b""), b"SERVER_ERROR too many open connections\r\n")
@@ -1921,10 +1888,9 @@ class Kv(StreamTest):
 
     def test_clients_of_redis_may_ask_much_before_they_read(self):
         server = self.serve_redis()
-        host, port = server.redis.split(":")
         self.fine(self.run_program(self.name, "set", server.weft, "key", "x" * 64), "")
         count = 60_000
-        with socket.create_connection((host, int(port)), PATIENCE) as peer:
+        with dial(server.redis) as peer:
             for _ in range(count // 1000):
                 peer.sendall(b"*2\r\n$3\r\nGET\r\n$3\r\nkey\r\n" * 1000)
             peer.shutdown(socket.SHUT_WR)
@@ -1949,14 +1915,13 @@ class Kv(StreamTest):
                            (b"x" * 70_000, b"too big inline request")):
             with contextlib.suppress(ConnectionResetError):  # it has not read all of what it leaves
                 self.assertEqual(self.speak(server.redis, words), b"-ERR Protocol error: " + why + b"\r\n")
-        host, port = server.redis.split(":")
         with contextlib.ExitStack() as stack:
             for _ in range(2):  # they have no place any longer, although they stay
-                peer = stack.enter_context(socket.create_connection((host, int(port)), PATIENCE))
+                peer = stack.enter_context(dial(server.redis))
                 peer.sendall(b"*2000\r\n" + b"x" * 70_000)
-                self.assertTrue(b"".join(iter(lambda: peer.recv(100), b"")).startswith(b"-ERR Protocol error"))
+                self.assertTrue(all_from(peer).startswith(b"-ERR Protocol error"))
             for _ in range(2):
-                peer = stack.enter_context(socket.create_connection((host, int(port)), PATIENCE))
+                peer = stack.enter_context(dial(server.redis))
                 peer.sendall(b"PING\r\n")
                 self.assertEqual(peer.recv(100), b"+PONG\r\n")
             self.assertEqual(self.speak(server.redis, b""), b"-ERR max number of clients reached\r\n")
@@ -1983,9 +1948,7 @@ class Rpc(ProgramTest):
     device = "iwarp"
 
     def serve_calls(self):
-        server = self.start_server("rpc", "serve", "--listen", "127.0.0.1:0")
-        server.address = server.out.split()[3]
-        return server
+        return self.start_server("rpc", "serve", "--listen", "127.0.0.1:0")
 
     def call(self, server, *arguments):
         return self.run_program("rpc", "call", server.address, *arguments)
@@ -2026,10 +1989,7 @@ class Rpc(ProgramTest):
         self.assertEqual(server.err, "")
 
     def test_a_signal_ends_the_server_in_order_and_a_second_one_the_calls_under_way(self):
-        server = self.serve_calls()
-        server.signal(signal.SIGTERM)
-        self.assertEqual(server.result().code, 0, server.err)
-
+        self.end_in_order(self.serve_calls())
         server = self.serve_calls()
         # Wherever the caller is when the signals come, both programs end.
         caller = self.start("rpc", "call", server.address, "sleep", "1000000", "--timeout", "1000000")
@@ -2061,9 +2021,7 @@ class KvCacheTest(ProgramTest):
     shape = ["--layers", 4, "--block-bytes", 4096]
 
     def serve(self, *arguments, pages=64):
-        server = self.start_server("kvcache", "serve", self.at, "--pages", pages, *self.shape, *arguments)
-        server.address = server.out.split(" on ")[1].split()[0]
-        return server
+        return self.start_server("kvcache", "serve", self.at, "--pages", pages, *self.shape, *arguments)
 
     def start_push(self, *arguments, pages=32):
         return self.start("kvcache", "push", *arguments, "--blocks", pages, *self.shape)
@@ -2074,8 +2032,7 @@ class KvCacheTest(ProgramTest):
     def start_endless_push(self, *servers):
         """A pusher of which some sequences have been accepted, and that does not come to an end."""
         pusher = self.start_push(*(server.address for server in servers), "--sequences", 10 ** 12)
-        wait_until(lambda: "sequence 3: " in pusher.out or pusher.process.poll() is not None, "a push to be under way")
-        self.assertIsNone(pusher.process.poll(), pusher.err)
+        self.wait_while_it_runs(pusher, lambda: "sequence 3: " in pusher.out, "a push to be under way")
         return pusher
 
     def assert_receives(self, server, **kwargs):
@@ -2382,7 +2339,7 @@ class NvmeHost(ProgramTest):
     def serve(self, *arguments):
         server = self.start_server("nvme", "serve", "--listen", "127.0.0.1:0", "--memory", "4M", "--block-size", "4096",
                                    *arguments, says=lambda out: "blocks of" in out)
-        self.address = server.out.split()[3]
+        self.address = server.address
 
     def on(self, command, *arguments):
         return self.run_program("nvme", command, self.address, self.nqn, *arguments)

@@ -4,8 +4,10 @@
 
 #include <random>
 
-#include "../kit/scripted_test.hpp"
+#include "beside.hpp"
+#include "kit/buffers.hpp"
 #include "kit/failure.hpp"
+#include "kit/scripted_test.hpp"
 #include "kit/test.hpp"
 #include <rpc/client.hpp>
 #include <rpc/methods.hpp>
@@ -93,17 +95,11 @@ struct raw_peer {
   }
   /// Until the peer has gone; whether it was in order.
   task<bool> hear_end() {
-    try {
-      while (const auto message = co_await link.recv()) {
-      }
-    } catch (const error&) {
-      co_return false;
-    }
-    co_return true;
+    const auto next = [&] { return link.recv(); };
+    co_return co_await test::goes_in_order(next);
   }
   task<> write_all(mr::remote_region room, std::byte with) {
-    auto memory = co_await pool.allocate(room.size());
-    std::fill(memory.bytes().begin(), memory.bytes().end(), with);
+    auto memory = co_await test::filled_with(pool, room.size(), with);
     co_await link.write(std::move(memory), room);
   }
 };
@@ -129,14 +125,13 @@ class rpc_test : public testing::Test {
       auto listener = co_await device_.listen("127.0.0.1:0");
       co_await body(listener);
     };
-    loop_.run(with_timeout(patience, all()));
-    EXPECT_EQ(in_use(), 0u);
+    run(all());
   }
   /// Runs a server with these methods, and `body(address)` beside it.
   template <class Body>
   void with_server(const method_table& methods, const Body& body, serve_options options = {}) {
     const auto serving = [&](net::listener& listener) -> task<> { return serve(device_, listener, methods, options); };
-    run_both(serving, body);
+    run(test::beside(device_, serving, body));
   }
   /// The same, with a client that `body(client&)` uses.
   template <class Body>
@@ -149,7 +144,7 @@ class rpc_test : public testing::Test {
   void against_server(const Server& server, const Body& body, client_options options = {}) {
     const auto serving = [&](net::listener& listener) -> task<> { return serve_raw(listener, server); };
     const auto calling = [&](std::string address) -> task<> { return with_client(device_, address, options, body); };
-    run_both(serving, calling);
+    run(test::beside(device_, serving, calling));
   }
   /// A client whose every word is `client(raw_peer&)`, at a server that must serve others when that is over.
   template <class Client>
@@ -182,16 +177,9 @@ class rpc_test : public testing::Test {
  private:
   using client_of_test = client;
 
-  template <class Serving, class Body>
-  void run_both(const Serving& serving, const Body& body) {
-    with_listener([&](net::listener& listener) -> task<> {
-      const auto both = [&](scope& tasks) -> task<> {
-        tasks.spawn(serving(listener));
-        co_await body(std::string(listener.address()));
-        tasks.request_stop();
-      };
-      co_await with_scope(on_failure::stop_siblings, both);
-    });
+  void run(task<> all) {
+    loop_.run(with_timeout(patience, std::move(all)));
+    EXPECT_EQ(in_use(), 0u);
   }
 
   template <class Server>

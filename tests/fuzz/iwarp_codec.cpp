@@ -29,33 +29,30 @@ std::array<std::byte, size> without_reserved_bits(std::array<std::byte, size> he
   return header;
 }
 
+/// What encoders make of a header that has come from the wire.
+template <std::size_t size>
+std::array<std::byte, size> encoded(const auto& header) {
+  std::array<std::byte, size> bytes;
+  encode(header, bytes);
+  return bytes;
+}
+
 void try_headers(std::span<const std::byte> wire) {
   const auto tagged = filled<tagged_header::bytes>(wire);
-  std::array<std::byte, tagged_header::bytes> tagged_again;
-  encode(parse_tagged(tagged), tagged_again);
-  require(tagged_again == without_reserved_bits(tagged, true), "a tagged header survives the wire");
-
+  require(encoded<tagged.size()>(parse_tagged(tagged)) == without_reserved_bits(tagged, true),
+          "a tagged header survives the wire");
   const auto untagged = filled<untagged_header::bytes>(wire);
-  std::array<std::byte, untagged_header::bytes> untagged_again;
-  encode(parse_untagged(untagged), untagged_again);
-  require(untagged_again == without_reserved_bits(untagged, false), "an untagged header survives the wire");
-
+  require(encoded<untagged.size()>(parse_untagged(untagged)) == without_reserved_bits(untagged, false),
+          "an untagged header survives the wire");
   const auto read = filled<read_request::bytes>(wire);
-  std::array<std::byte, read_request::bytes> read_again;
-  encode(parse_read_request(read), read_again);
-  require(read_again == read, "a read request survives the wire");
-
+  require(encoded<read.size()>(parse_read_request(read)) == read, "a read request survives the wire");
   auto atomic = filled<atomic_request::bytes>(wire);
-  std::array<std::byte, atomic_request::bytes> atomic_again;
-  encode(parse_atomic_request(atomic), atomic_again);
+  const auto atomic_again = encoded<atomic.size()>(parse_atomic_request(atomic));
   std::fill_n(atomic.begin(), 3, std::byte{0});  // reserved
   atomic[3] &= std::byte{0x0F};
   require(atomic_again == atomic, "an atomic request survives the wire");
-
   const auto answer = filled<atomic_response::bytes>(wire);
-  std::array<std::byte, atomic_response::bytes> answer_again;
-  encode(parse_atomic_response(answer), answer_again);
-  require(answer_again == answer, "an atomic response survives the wire");
+  require(encoded<answer.size()>(parse_atomic_response(answer)) == answer, "an atomic response survives the wire");
 }
 
 bool same(const terminate_message& left, const terminate_message& right) {

@@ -46,18 +46,17 @@ mr::remote_slice advertised(const net::message& message, mr::usage uses) {
   return {get<std::uint32_t>(bytes + 8), get<std::uint64_t>(bytes), get<std::uint32_t>(bytes + 12), uses};
 }
 
-task<> advertise(net::device& device, net::connection& peer, const mr::remote_region& memory) {
-  auto advert = co_await device.pool().allocate(advert_bytes);
+task<> advertise(net::connection& peer, const mr::remote_region& memory) {
+  std::array<std::byte, advert_bytes> advert{};
   put(advert.data(), memory.address());
   put(advert.data() + 8, static_cast<std::uint32_t>(memory.key()));
   put(advert.data() + 12, static_cast<std::uint32_t>(memory.size()));
-  co_await peer.send(std::move(advert));
+  co_await peer.send_bytes(advert);
 }
 
-task<> say_go_on(net::device& device, net::connection& peer) {
-  auto message = co_await device.pool().allocate(advert_bytes);
-  std::ranges::fill(message.bytes(), std::byte{0});
-  co_await peer.send(std::move(message));
+task<> say_go_on(net::connection& peer) {
+  const std::array<std::byte, advert_bytes> words{};
+  co_await peer.send_bytes(words);
 }
 
 /// Empty once the peer has gone: without weft's own messages, how it went cannot be told.
@@ -72,9 +71,9 @@ task<std::optional<net::message>> next_message(net::connection& peer) {
 
 /// False if the peer has gone meanwhile: it may have heard this all the same, and gone because of it, while the
 /// acknowledgement was lost.
-task<bool> say_go_on_for_the_last_time(net::device& device, net::connection& peer) {
+task<bool> say_go_on_for_the_last_time(net::connection& peer) {
   try {
-    co_await say_go_on(device, peer);
+    co_await say_go_on(peer);
     co_return true;
   } catch (const error& failure) {
     if (failure.code() != errc::peer_vanished || peer.capabilities().orderly_close) throw;
@@ -94,12 +93,12 @@ task<std::uint64_t> serve(net::device& device, net::connection& peer) {
     if (data.size() <= text.size() || std::memcmp(data.data(), text.data(), text.size()) != 0) {
       throw std::runtime_error("what was read is not ping " + std::to_string(round));
     }
-    co_await say_go_on(device, peer);
+    co_await say_go_on(peer);
 
     const auto second = co_await peer.recv_or_throw();
     const auto sink = advertised(second, mr::usage::write_dst);
     co_await peer.write(data, sink.slice(0, data.size()));
-    const bool heard = co_await say_go_on_for_the_last_time(device, peer);
+    const bool heard = co_await say_go_on_for_the_last_time(peer);
     if (!heard) co_return round + 1;
   }
 }
@@ -154,7 +153,7 @@ class lent_memory {
 task<std::vector<std::byte>> lend(net::device& device, net::connection& peer, std::span<const std::byte> contents,
                                   mr::usage uses) {
   auto lent = co_await lent_memory::make(device, peer, contents, uses);
-  co_await advertise(device, peer, lent.remote());
+  co_await advertise(peer, lent.remote());
   static_cast<void>(co_await peer.recv_or_throw());
   co_return co_await lent.take_back();
 }

@@ -13,9 +13,9 @@
 #include <csignal>
 #include <cstdlib>
 #include <deque>
-#include <filesystem>
 
 #include "fighter.hpp"
+#include "kit/descriptors.hpp"
 #include "kit/standard.hpp"
 #include "limited.hpp"
 #include "model.hpp"
@@ -26,6 +26,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using sim::limited;
+using test::open_descriptors;
 
 constexpr duel duels[] = {
     {.name = "plain", .words = "messages, writes, reads and additions of all sizes"},
@@ -105,11 +106,6 @@ std::string left_in(net::device& device) {
     if (share->waiting != 0) found += fmt::format("{} allocations wait; ", share->waiting);
   }
   return found;
-}
-
-std::size_t open_descriptors() {
-  const std::filesystem::directory_iterator all("/proc/self/fd");
-  return static_cast<std::size_t>(std::distance(begin(all), end(all)));
 }
 
 void limit_to(int resource, rlim_t most) {
@@ -285,9 +281,9 @@ class client {
   [[nodiscard]] std::uint32_t stop_after(talk& with) const {
     return plan_.stops && with.dice.one_in(3) ? static_cast<std::uint32_t>(1 + with.dice.skewed(500)) : 0;
   }
-  /// Counts it and judges how it has ended.
+  /// Awaits an operation of the connection, counts it and judges how it has ended.
   template <class T>
-  bool note(talk& with, const result<T>& how, const char* what, bool may_be_stopped, time_point start);
+  task<result<T>> attempt(talk& with, const char* what, task<result<T>> operation, bool may_be_stopped);
   void judge(const error& why, const char* what) const;
   /// The same for what is done to the connection itself, or to memory.
   template <class T>
@@ -318,20 +314,21 @@ bool client::note_outcome(const result<T>& how, const char* what) {
 }
 
 template <class T>
-bool client::note(talk& with, const result<T>& how, const char* what, bool may_be_stopped, time_point start) {
+task<result<T>> client::attempt(talk& with, const char* what, task<result<T>> operation, bool may_be_stopped) {
+  ++score_.begun;
+  const time_point start = executor::current()->now();
+  auto how = co_await std::move(operation);
   if (how) {
     ++score_.succeeded;
     record(score_, executor::current()->now() - start);
-    return true;
-  }
-  if (may_be_stopped && how.error().code() == errc::timed_out) {
+  } else if (may_be_stopped && how.error().code() == errc::timed_out) {
     ++score_.stopped;
-    return false;
+  } else {
+    ++score_.failed;
+    judge(how.error(), what);
+    with.broken = true;
   }
-  ++score_.failed;
-  judge(how.error(), what);
-  with.broken = true;
-  return false;
+  co_return how;
 }
 
 // Where the system has none, nobody waits for it for ever.
@@ -371,10 +368,8 @@ task<> client::hear(talk& with) {
   while (must_come() && !with.broken) {
     const std::uint32_t stop = stop_after(with);
     auto waiting = limited(with.peer.recv(), stop);
-    ++score_.begun;
-    const time_point start = executor::current()->now();
-    auto got = co_await std::move(waiting);
-    if (!note(with, got, "recv", stop != 0, start)) continue;
+    auto got = co_await attempt(with, "recv", std::move(waiting), stop != 0);
+    if (!got) continue;
     if (!*got) {
       if (!may_fail_) give_up(score_, "the server has closed without being asked");
       with.broken = true;
@@ -412,13 +407,10 @@ task<> client::echo(talk& with) {
   // What was stopped brings nobody to receive its answer, and a server whose answers find no room takes no message.
   const std::uint32_t stop = with.under_way.size() < most_unsure ? stop_after(with) : 0;
   auto sending = limited(with.peer.send(std::move(*memory)), stop);
-  ++score_.begun;
-  const time_point start = executor::current()->now();
-  const auto sent = co_await std::move(sending);
-  const bool done = note(with, sent, "send", stop != 0, start);
-  if (done || (!with.broken && sent.error().posted())) {
-    ++(done ? score_.sent : score_.unsure);
-    with.under_way.push_back({.id = id, .bytes = bytes, .sure = done});
+  const auto sent = co_await attempt(with, "send", std::move(sending), stop != 0);
+  if (sent || (!with.broken && sent.error().posted())) {
+    ++(sent ? score_.sent : score_.unsure);
+    with.under_way.push_back({.id = id, .bytes = bytes, .sure = sent.has_value()});
   }
   // Some at a time, as far as there is room for the answers here.
   if (with.under_way.size() >= 1 + with.dice.below(3)) co_await hear(with);
@@ -436,16 +428,12 @@ task<> client::write_and_read(talk& with) {
   const auto target = with.memory->slice(offset, bytes);
   std::uint32_t stop = stop_after(with);
   auto writing = limited(with.peer.write(*source, target), stop);
-  ++score_.begun;
-  time_point start = executor::current()->now();
-  const auto written = co_await std::move(writing);
-  if (!note(with, written, "write", stop != 0, start)) co_return;
+  const auto written = co_await attempt(with, "write", std::move(writing), stop != 0);
+  if (!written) co_return;
   stop = stop_after(with);
   auto reading = limited(with.peer.read(*sink, target), stop);
-  ++score_.begun;
-  start = executor::current()->now();
-  const auto read = co_await std::move(reading);
-  if (!note(with, read, "read", stop != 0, start)) co_return;
+  const auto read = co_await attempt(with, "read", std::move(reading), stop != 0);
+  if (!read) co_return;
   if (!sim::holds(sink->bytes(), content)) give_up(score_, "a read has found other bytes than were written");
   score_.bytes += 2 * bytes;
 }
@@ -462,16 +450,12 @@ task<> client::write_from_region(talk& with) {
   if (!note_outcome(region, "register_memory")) co_return;
   const auto target = with.memory->slice(word_bytes, bytes);
   auto writing = limited(with.peer.write(region->slice(0, bytes), target), 0);
-  ++score_.begun;
-  const time_point start = executor::current()->now();
-  const auto written = co_await std::move(writing);
-  if (note(with, written, "write from a region", false, start)) {
+  const auto written = co_await attempt(with, "write from a region", std::move(writing), false);
+  if (written) {
     std::fill(memory.begin(), memory.end(), std::byte{});
     auto reading = limited(with.peer.read(region->slice(0, bytes), target), 0);
-    ++score_.begun;
-    const time_point again = executor::current()->now();
-    const auto read = co_await std::move(reading);
-    if (note(with, read, "read into a region", false, again)) {
+    const auto read = co_await attempt(with, "read into a region", std::move(reading), false);
+    if (read) {
       if (!sim::holds(memory, content)) give_up(score_, "a read has found other bytes than were written from a region");
       score_.bytes += 2 * bytes;
     }
@@ -486,10 +470,8 @@ task<> client::write_from_region(talk& with) {
 task<> client::add(talk& with) {
   const std::uint32_t stop = stop_after(with);
   auto adding = limited(with.peer.fetch_add(with.memory->slice(0, word_bytes), 1), stop);
-  ++score_.begun;
-  const time_point start = executor::current()->now();
-  const auto found = co_await std::move(adding);
-  if (!note(with, found, "fetch_add", stop != 0, start)) {
+  const auto found = co_await attempt(with, "fetch_add", std::move(adding), stop != 0);
+  if (!found) {
     with.sure_of_count = false;
     co_return;
   }

@@ -17,6 +17,9 @@
 
 // A request is a line of JSON, and so is its answer.
 namespace weft::stress {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(opponent::news, ended, words, address, resident, received, answered, at_limit)
+
 namespace {
 
 using nlohmann::json;
@@ -115,17 +118,7 @@ class far_opponent final : public opponent {
   void freeze() override { static_cast<void>(ask({{"do", "freeze"}})); }
   void thaw() override { static_cast<void>(ask({{"do", "thaw"}})); }
   void finish() override { static_cast<void>(ask({{"do", "finish"}})); }
-  news look() override {
-    const json told = ask({{"do", "look"}});
-    news found{.ended = told.at("ended").get<bool>(),
-               .words = told.at("words").get<std::string>(),
-               .address = told.at("address").get<std::string>(),
-               .resident = told.at("resident").get<std::size_t>(),
-               .received = told.at("received").get<std::uint64_t>(),
-               .answered = told.at("answered").get<std::uint64_t>(),
-               .at_limit = told.at("at_limit").get<std::uint64_t>()};
-    return found;
-  }
+  news look() override { return ask({{"do", "look"}}).get<news>(); }
   std::string dump() override { return ask({{"do", "dump"}}).at("words").get<std::string>(); }
 
  private:
@@ -168,10 +161,7 @@ json obey(opponent& one, const json& request) {
   } else if (what == "dump") {
     return {{"words", one.dump()}};
   } else if (what == "look") {
-    const opponent::news found = one.look();
-    return {{"ended", found.ended},       {"words", found.words},       {"address", found.address},
-            {"resident", found.resident}, {"received", found.received}, {"answered", found.answered},
-            {"at_limit", found.at_limit}};
+    return one.look();
   } else {
     return {{"refused", "nobody knows how to " + what}};
   }

@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // weft-stress: tries to break weft, from seeds, and repeats what did.
+#include <weft/weft.hpp>
+
 #include <CLI/CLI.hpp>
 #include <fmt/core.h>
 #include <fmt/format.h>
+
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -17,7 +22,6 @@
 #include "script.hpp"
 #include "shrink.hpp"
 #include "trial.hpp"
-#include "try_out.hpp"
 
 namespace weft::stress {
 namespace {
@@ -71,6 +75,37 @@ std::string driver_of(const sim::setting& chosen) {
   const char* const wanted = std::getenv("WEFT_EVENT_DRIVER");
   if (chosen.where != sim::fabric::real || wanted == nullptr) return "";
   return fmt::format("WEFT_EVENT_DRIVER={} ", wanted);
+}
+
+void try_out(const battleground& where) {
+  if (!where.client_device.empty()) static_cast<void>(net::device::open(where.client_device));
+  auto device = net::device::open(where.device);
+  if (!where.far_host.empty()) return;  // the address is for that one to try
+  executor running;
+  const std::string at_any_port = where.address + ":0";
+  const auto listen = [&]() -> task<> { static_cast<void>(co_await device.listen(at_any_port)); };
+  running.run(listen());
+}
+
+/// Whether the devices and the address that the user has named can be used; if not, it has said why. Tries that in a
+/// process of its own, because this one has to go on without threads, and without a device.
+bool can_be_used(const battleground& where) {
+  std::fflush(nullptr);
+  const pid_t child = ::fork();
+  if (child < 0) throw system_error(errno, "fork(2)");
+  if (child == 0) {
+    try {
+      try_out(where);
+    } catch (const std::exception& why) {
+      fmt::print(stderr, "weft-stress: {}\n", why.what());
+      std::exit(2);
+    }
+    std::exit(0);
+  }
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  return status == 0;
 }
 
 void write_to(const std::string& file, const std::string& text) {

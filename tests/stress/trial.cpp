@@ -48,17 +48,11 @@ class deadline_guard : private test::immovable {
   timer_t timer_{};
 };
 
-/// What parent and child share.
+/// What a child has to say. Its parent reads it once the child has ended, in whatever way.
 struct board {
-  std::atomic<std::uint64_t> seed{0};
-  std::atomic<std::uint64_t> seeds{0};
+  std::atomic<std::uint64_t> seed{0};  // that it is at
   std::atomic<std::uint64_t> call{0};
-  std::atomic<std::uint64_t> events{0};
-  std::atomic<std::uint64_t> operations{0};
-  std::atomic<std::uint64_t> failures{0};
-  std::atomic<std::uint64_t> stopped{0};
-  std::atomic<std::uint64_t> faults{0};
-  std::atomic<std::uint64_t> nanoseconds{0};
+  tally sum;
   last_sentence words{};
 };
 
@@ -73,24 +67,14 @@ sim::outcome play_here(const sim::script& what, std::chrono::seconds limit, boar
   return sim::play(what, give_up, where);
 }
 
-void add_to(board& shared, const sim::outcome& done) {
-  shared.seeds.fetch_add(1);
-  shared.events.fetch_add(done.events);
-  shared.operations.fetch_add(done.operations);
-  shared.failures.fetch_add(done.failures);
-  shared.stopped.fetch_add(done.stopped);
-  shared.faults.fetch_add(done.faults);
-  shared.nanoseconds.fetch_add(static_cast<std::uint64_t>(done.time.count()));
-}
-
-void add_to(tally& sum, const board& shared) {
-  sum.seeds += shared.seeds;
-  sum.events += shared.events;
-  sum.operations += shared.operations;
-  sum.failures += shared.failures;
-  sum.stopped += shared.stopped;
-  sum.faults += shared.faults;
-  sum.virtual_time += std::chrono::nanoseconds(shared.nanoseconds);
+void add_to(tally& sum, const sim::outcome& done) {
+  ++sum.seeds;
+  sum.events += done.events;
+  sum.operations += done.operations;
+  sum.failures += done.failures;
+  sum.stopped += done.stopped;
+  sum.faults += done.faults;
+  sum.virtual_time += done.time;
 }
 
 verdict in_a_child(const shared_memory<board>& shared, const std::function<void()>& body) {
@@ -145,28 +129,30 @@ sim::script make_small_script(std::uint64_t seed, const sim::setting& where) {
 verdict try_seeds(std::uint64_t first, std::uint64_t count, std::chrono::seconds limit, tally& sum,
                   const sim::setting& where) {
   const shared_memory<board> shared;
+  shared->sum = sum;
   const verdict how = in_a_child(shared, [&] {
     for (std::uint64_t i = 0; i < count; ++i) {
-      add_to(*shared, play_here(make_script(first + i, where), limit, *shared, where));
+      add_to(shared->sum, play_here(make_script(first + i, where), limit, *shared, where));
     }
   });
-  add_to(sum, *shared);
+  sum = shared->sum;
   return how;
 }
 
 verdict try_each_call(sim::script& what, std::chrono::seconds limit, tally& sum, const sim::setting& where) {
   const shared_memory<board> shared;
+  shared->sum = sum;
   const verdict how = in_a_child(shared, [&] {
     what.failing_call = 0;
     const std::uint64_t calls = play_here(what, limit, *shared, where).calls;
     for (std::uint64_t number = 1; number <= calls; ++number) {
       what.failing_call = number;
       shared->call = number;
-      add_to(*shared, play_here(what, limit, *shared, where));
+      add_to(shared->sum, play_here(what, limit, *shared, where));
     }
   });
   what.failing_call = shared->call;
-  add_to(sum, *shared);
+  sum = shared->sum;
   return how;
 }
 

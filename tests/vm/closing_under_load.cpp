@@ -602,18 +602,13 @@ class trials {
     if (number % 50 == 0) expect_same("queue pairs", connections_, connections_in(rdma_resources()));
   }
 
-  static executor_options sleeping() {
-    executor_options how{.policy = poll_policy::sleep};
-    return how;
-  }
-
   std::string address_;
   unsigned seed_;
   nursery& others_;
   std::string connections_ = connections_in(rdma_resources());
   std::vector<std::string> descriptors_;
   net::device device_ = net::device::open(device_name, small_pool());
-  executor home_{sleeping()};
+  executor home_{executor_options{.policy = poll_policy::sleep}};
 };
 
 void use_a_device(const std::string& address) {

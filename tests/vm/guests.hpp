@@ -4,6 +4,7 @@
 
 #include <weft/weft.hpp>
 
+#include <cstdio>
 #include <cstdlib>
 
 #include "kit/standard.hpp"
@@ -27,26 +28,29 @@ inline task<> shell(const char* command) {
   if (status != 0) throw std::runtime_error("\"" + std::string(command) + "\" ended with " + std::to_string(status));
 }
 
-inline task<> send_bytes(net::device& device, net::connection& peer, std::span<const std::byte> bytes) {
-  auto message = co_await device.pool().allocate(bytes.size());
-  std::ranges::copy(bytes, message.data());
-  co_await peer.send(std::move(message));
-}
-
-/// Tells the peer of `own` memory, and hears of the peer's.
-inline task<mr::remote_region> exchange(net::device& device, net::connection& peer, const net::exposure& own) {
-  const auto packed = own.remote().pack();
-  co_await send_bytes(device, peer, packed);
-  const auto message = co_await peer.recv_or_throw();
-  co_return mr::remote_region::unpack(message.bytes());
-}
-
 /// No memory of the pool's is in use any more, and nobody waits for any.
 inline void expect_nothing_left(net::device& device) {
   const mr::pool_statistics left = device.pool().statistics();
   for (const mr::budget share : {mr::budget::send, mr::budget::receive}) {
     if (left.of(share).in_use_bytes != 0) throw std::runtime_error("memory of the pool's is still in use");
     if (left.of(share).waiting != 0) throw std::runtime_error("somebody waits for memory still");
+  }
+}
+
+/// Runs the part of this guest, the first one's or the second one's, and returns what the program shall exit with.
+template <class First, class Second>
+int play(const char* program, const std::string& device_name, const First& first, const Second& second) {
+  try {
+    auto device = net::device::open(device_name);
+    {
+      executor ex;
+      ex.run(guest_number() == 1 ? first(device) : second(device));
+    }
+    expect_nothing_left(device);
+    return 0;
+  } catch (const std::exception& failure) {
+    std::fprintf(stderr, "%s: %s\n", program, failure.what());
+    return 1;
   }
 }
 

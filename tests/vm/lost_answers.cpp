@@ -12,6 +12,7 @@
 #include <cstdio>
 
 #include "kit/standard.hpp"
+#include "kit/tell.hpp"
 
 using namespace weft;
 using namespace std::chrono_literals;
@@ -60,18 +61,14 @@ task<> serve(net::listener& from, net::device& device) {
   auto peer = co_await request->accept(options());
   auto memory = co_await device.pool().allocate(lanes * word_bytes);
   const auto open = co_await peer.expose(std::move(memory), everything);
-  const auto packed = open.remote().pack();
-  auto note = co_await device.pool().allocate(packed.size());
-  std::ranges::copy(packed, note.data());
-  co_await peer.send(std::move(note));
+  co_await test::tell(peer, device.pool(), open.remote());
   const auto nothing = co_await peer.recv();
   if (nothing) throw std::runtime_error("a message that nobody has sent");
 }
 
 task<> ask(net::device& device, const std::string& address, std::uint64_t turns) {
   auto peer = co_await device.connect(address, options());
-  const auto message = co_await peer.recv_or_throw();
-  const auto there = mr::remote_region::unpack(message.bytes());
+  const auto there = co_await test::hear_region(peer);
   const auto side_by_side = [&](scope& tasks) -> task<> {
     for (std::size_t lane = 0; lane != lanes; ++lane) {
       tasks.spawn(ask_on_and_on(peer, device.pool(), there.slice(lane * word_bytes, word_bytes), turns));

@@ -15,6 +15,7 @@
 
 #include "guests.hpp"
 #include "kit/standard.hpp"
+#include "kit/tell.hpp"
 
 using namespace weft;
 using namespace weft::test;
@@ -67,7 +68,8 @@ class side {
     auto memory = co_await device_.pool().allocate(memory_bytes);
     const auto own = co_await peer_.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src |
                                                                   mr::usage::flush_visibility | mr::usage::atomic_dst);
-    const mr::remote_region there = co_await exchange(device_, peer_, own);
+    co_await tell(peer_, device_.pool(), own.remote());
+    const mr::remote_region there = co_await hear_region(peer_);
     heard();
     co_await when_all(until_the_end("a write", write(there)), until_the_end("a read", read(there)),
                       until_the_end("a fetch_add", count(there)), until_the_end("a send", send()),
@@ -115,7 +117,7 @@ class side {
 
   task<> send() {
     const std::array<std::byte, 100> text{};
-    for (;;) co_await send_bytes(device_, peer_, text);
+    for (;;) co_await peer_.send_bytes(text);
   }
 
   task<> receive() {
@@ -143,25 +145,14 @@ task<> suffer(net::device& device, const fault& what) {
   co_await self.run();
 }
 
-int play(const std::string& device_name, const fault& what) {
-  try {
-    auto device = net::device::open(device_name);
-    {
-      executor ex;
-      ex.run(guest_number() == 1 ? stay(device, what) : suffer(device, what));
-    }
-    expect_nothing_left(device);
-    return 0;
-  } catch (const std::exception& failure) {
-    std::fprintf(stderr, "peer_death: %s\n", failure.what());
-    return 1;
-  }
-}
-
 /// Plays in a child, and judges how that has ended.
 int play_and_watch(const std::string& device_name, const fault& what) {
   const pid_t child = ::fork();
-  if (child == 0) std::exit(play(device_name, what));
+  if (child == 0) {
+    const auto first = [&](net::device& device) { return stay(device, what); };
+    const auto second = [&](net::device& device) { return suffer(device, what); };
+    std::exit(play("peer_death", device_name, first, second));
+  }
   int status = 0;
   if (child < 0 || ::waitpid(child, &status, 0) != child) return 1;
   if (WIFEXITED(status)) return WEXITSTATUS(status);

@@ -11,6 +11,7 @@
 
 #include "guests.hpp"
 #include "kit/standard.hpp"
+#include "kit/tell.hpp"
 
 using namespace weft;
 using namespace weft::test;
@@ -38,10 +39,8 @@ void expect(bool holds, const char* what) {
 }
 
 /// A number, as a message.
-task<> say(net::device& device, net::connection& peer, std::uint64_t number) {
-  std::array<std::byte, sizeof number> bytes;
-  std::memcpy(bytes.data(), &number, sizeof number);
-  co_await send_bytes(device, peer, bytes);
+task<> say(net::connection& peer, std::uint64_t number) {
+  co_await peer.send_bytes(std::as_bytes(std::span(&number, 1)));
 }
 
 task<> work_on_memory(net::device& device, net::connection& peer, mr::remote_region there) {
@@ -61,10 +60,10 @@ task<> work_on_memory(net::device& device, net::connection& peer, mr::remote_reg
 }
 
 /// Returns how many messages have gone before one has not.
-task<std::uint64_t> send_until_it_waits(net::device& device, net::connection& peer) {
+task<std::uint64_t> send_until_it_waits(net::connection& peer) {
   for (std::uint64_t sent = 0;; ++sent) {
     try {
-      co_await with_timeout(2 * dead_peer_after, say(device, peer, sent));
+      co_await with_timeout(2 * dead_peer_after, say(peer, sent));
     } catch (const error& failure) {
       if (failure.code() != errc::timed_out) throw;
       std::printf("after %d messages: %s\n", static_cast<int>(sent), failure.what());
@@ -77,14 +76,13 @@ task<> stay(net::device& device) {
   auto listener = co_await device.listen(first_guest);
   auto request = co_await listener.next();
   auto peer = co_await request->accept(watchful());
-  const auto message = co_await peer.recv_or_throw();
-  const auto there = mr::remote_region::unpack(message.bytes());
+  const auto there = co_await hear_region(peer);
   while (!std::filesystem::exists("/pair/frozen")) co_await sleep_for(20ms);
   co_await work_on_memory(device, peer, there);
-  std::uint64_t sent = co_await send_until_it_waits(device, peer);
+  std::uint64_t sent = co_await send_until_it_waits(peer);
   expect(sent == receive_depth, "sends stop at the credit limit");
   std::ofstream("/pair/thaw").close();
-  for (; sent < messages; ++sent) co_await say(device, peer, sent);
+  for (; sent < messages; ++sent) co_await say(peer, sent);
   co_await peer.close();
 }
 
@@ -94,8 +92,7 @@ task<> freeze_and_go_on(net::device& device) {
   std::ranges::fill(memory.bytes(), std::byte{0});
   const auto own = co_await peer.expose(std::move(memory), mr::usage::write_dst | mr::usage::read_src |
                                                                mr::usage::flush_visibility | mr::usage::atomic_dst);
-  const auto packed = own.remote().pack();
-  co_await send_bytes(device, peer, packed);
+  co_await tell(peer, device.pool(), own.remote());
   co_await shell(freeze);
   std::uint64_t received = 0;
   while (const auto message = co_await peer.recv()) {
@@ -108,21 +105,6 @@ task<> freeze_and_go_on(net::device& device) {
   expect(own.memory().bytes()[0] == std::byte(rounds), "what was written is there");
 }
 
-int play(const std::string& device_name) {
-  try {
-    auto device = net::device::open(device_name);
-    {
-      executor ex;
-      ex.run(guest_number() == 1 ? stay(device) : freeze_and_go_on(device));
-    }
-    expect_nothing_left(device);
-    return 0;
-  } catch (const std::exception& failure) {
-    std::fprintf(stderr, "peer_frozen: %s\n", failure.what());
-    return 1;
-  }
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -130,5 +112,5 @@ int main(int argc, char** argv) {
   CLI::App app("What goes on while a peer's program is stopped");
   app.add_option("--device", device);
   CLI11_PARSE(app, argc, argv);
-  return play(device);
+  return play("peer_frozen", device, stay, freeze_and_go_on);
 }

@@ -178,14 +178,11 @@ class peer : private weft::test::immovable {
     require(length_ != 0, "it announces nothing");
     used_ = 0;
   }
-  /// Until the other end has broken it off.
-  void expect_end(rdma_event_channel* channel) { expect(channel, RDMA_CM_EVENT_DISCONNECTED); }
 
   [[nodiscard]] bool may_write() const { return length_ != 0; }
   [[nodiscard]] std::size_t left() const { return length_ - used_; }
   [[nodiscard]] const std::string& kinds() const { return kinds_; }
   [[nodiscard]] const message& last() const { return last_; }
-  [[nodiscard]] rdma_cm_id* id() const { return id_; }
 
  private:
   struct order {
@@ -332,14 +329,13 @@ void expect_refusal(const address& where, const char* name, What what) {
   ask(where, [&](peer& server, rdma_event_channel* channel) {
     while (!server.may_write()) server.take();
     what(server);
-    server.expect_end(channel);
+    expect(channel, RDMA_CM_EVENT_DISCONNECTED);
     std::printf("refused: %s\n", name);
   });
 }
 
 void run_client(const address& where) {
-  ask(
-      where, [](peer& server, rdma_event_channel*) { talk(server, 700); }, 100);
+  ask(where, [](peer& server, rdma_event_channel*) { talk(server, 700); });
   expect_refusal(where, "a message of 31 bytes", [](peer& server) { server.send(of_kind(2), 31); });
   expect_refusal(where, "an unknown kind", [](peer& server) { server.send(of_kind(4)); });
   expect_refusal(where, "features that were not offered", [](peer& server) {
