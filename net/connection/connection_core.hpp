@@ -108,12 +108,12 @@ class connection_core final : public operation_owner,
 
  private:
   // stop() and abandon() also continue an orderly close, which an operation that was not posted may have held up.
-  template <typename Operation>
+  template <class Operation>
   void stop_operation(Operation& item) noexcept {
     sending_.stop(item);
     end_.advance();
   }
-  template <typename Operation>
+  template <class Operation>
   void abandon_operation(Operation& item) noexcept {
     sending_.abandon(item);
     end_.advance();

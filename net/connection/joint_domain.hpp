@@ -13,7 +13,7 @@
 namespace weft::net {
 
 /// The names of these domains or transports, separated by commas.
-template <typename Part>
+template <class Part>
 [[nodiscard]] std::string join_names(const std::vector<Part>& parts) {
   std::string names;
   for (const auto& each : parts) names.append(names.empty() ? "" : ",").append(each->name());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/fabric/exposures.hpp>
-#include <weft/net/link/take_back_workers.hpp>
+#include <weft/net/link/find_workers.hpp>
 #include <weft/runtime/core/stop_shield.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/offload.hpp>

@@ -38,6 +38,7 @@ struct own_receives {
   std::vector<receive_slot> slots;  ///< prepared, and numbered one after another
 };
 
+/// A FIFO of slots.
 using receive_slot_queue = linked_queue<receive_slot, &receive_slot::next>;
 
 }  // namespace weft::net

@@ -58,8 +58,8 @@ class socket_listener : private io_operation,
   [[nodiscard]] executor_core& home() const noexcept { return executor_; }
 
  private:
-  /// The origin of the peer that was accepted on the socket, from address `from`. For listeners whose peers have no
-  /// network address, another one.
+  /// The origin of the peer that was accepted on the socket, from address `from`: its network. Listeners whose peers
+  /// have no network address override it.
   [[nodiscard]] virtual peer_origin origin_of(const descriptor&, const socket_address& from) const noexcept {
     return network_of(from);
   }

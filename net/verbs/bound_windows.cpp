@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/link/checked.hpp>
-#include <weft/net/link/take_back_workers.hpp>
+#include <weft/net/link/find_workers.hpp>
 #include <weft/net/verbs/bound_windows.hpp>
 #include <weft/net/verbs/words.hpp>
 #include <weft/runtime/error.hpp>
