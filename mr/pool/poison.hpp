@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <weft/runtime/system/sanitized.hpp>
+
 #include <cstddef>
 #include <cstring>
 #include <span>
@@ -17,22 +19,14 @@
 #include <sanitizer/asan_interface.h>
 #endif
 
-#if defined(__SANITIZE_THREAD__)
-#define WEFT_THREAD_SANITIZER 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define WEFT_THREAD_SANITIZER 1
-#endif
-#endif
-
 // Exposes uses of freed pool memory: the address sanitizer reports them, and without NDEBUG memory is filled with 0xDB
 // when it is freed. Nothing is filled under the thread sanitizer, which is to see the accesses of an ordinary build.
 namespace weft::mr::detail {
 
-#if defined(NDEBUG) || defined(WEFT_THREAD_SANITIZER)
+#if defined(NDEBUG)
 inline constexpr bool fills_freed_memory = false;
 #else
-inline constexpr bool fills_freed_memory = true;
+inline constexpr bool fills_freed_memory = !weft::detail::is_thread_sanitized;
 #endif
 
 /// Whether memory is marked in any way when it is taken and freed.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/runtime/system/kernel_call.hpp>
+#include <weft/runtime/system/sanitized.hpp>
 #include <weft/runtime/system/system_calls.hpp>
 
 #include <fcntl.h>
@@ -71,6 +72,9 @@ int system_calls::epoll_ctl(int epoll, int operation, int fd, epoll_event* event
   return or_errno(::epoll_ctl(epoll, operation, fd, event));
 }
 int system_calls::epoll_pwait2(int epoll, epoll_event* events, int count, const timespec* timeout) noexcept {
+  // In a child of a process with threads, clang's thread sanitizer makes this call twice, and loses what the first
+  // found.
+  if (detail::is_thread_sanitized) return -ENOSYS;
   return or_errno(::epoll_pwait2(epoll, events, count, timeout, nullptr));
 }
 int system_calls::epoll_wait(int epoll, epoll_event* events, int count, int timeout_ms) noexcept {

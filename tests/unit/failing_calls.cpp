@@ -5,6 +5,7 @@
 #include <new>
 
 #include "kit/standard.hpp"
+#include "sanitized.hpp"
 
 namespace {
 
@@ -36,15 +37,7 @@ bool fails() noexcept {
 }  // namespace weft::test
 
 // The thread sanitizer has an allocator of its own that lets nobody take its place.
-#if defined(__SANITIZE_THREAD__)
-#define WEFT_TEST_ALLOCATOR_IS_TAKEN
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define WEFT_TEST_ALLOCATOR_IS_TAKEN
-#endif
-#endif
-
-#if !defined(WEFT_TEST_ALLOCATOR_IS_TAKEN)
+#if !defined(WEFT_TEST_TSAN)
 
 namespace {
 

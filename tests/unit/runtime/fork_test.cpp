@@ -63,6 +63,25 @@ TEST(fork, a_child_destroys_an_executor_that_is_given_work_just_then) {
   core_of(*home).drive_from(nullptr);
 }
 
+TEST(fork, a_child_of_a_process_with_threads_loses_no_news_of_its_descriptors) {
+  test::run(use_a_worker());
+  const pid_t child = fork_for([]() -> int {
+    const auto listen = []() -> task<int> {
+      test::socket_pair ends = test::unix_pair();
+      std::array<std::byte, 4> room{};
+      const auto send = [&]() -> task<> {
+        EXPECT_EQ(::write(ends.b.fd(), room.data(), room.size()), 4);
+        co_return;
+      };
+      const auto heard = co_await when_all(with_timeout(60s, test::receive_some(ends.a, room)), send());
+      co_return std::get<0>(heard);
+    };
+    executor home({.policy = poll_policy::sleep});
+    return home.run(listen());
+  });
+  EXPECT_EQ(end_of(child), 4);
+}
+
 // The thread sanitizer lets no child of a process with threads start one.
 #ifndef WEFT_TEST_TSAN
 
