@@ -353,15 +353,26 @@ task<endpoint::sign_of_life> endpoint::ask_with_nothing(time_point deadline) {
 // Moves the queue pair to ERR, which closes the windows that are bound through it. Those of a removed device are closed
 // already.
 void endpoint::shut_out_peers(int result) noexcept {
-  if (!has_gone(result) && !make_broken()) {
-    weft::detail::terminate_because("a memory window could not be revoked, and the peer may still use it");
-  }
+  if (has_gone(result)) return;
+  keeps_window_ = true;
+  if (make_broken()) return;
+  weft::detail::terminate_because("a memory window could not be revoked, and the peer may still use it");
+}
+
+namespace {
+
+error window_kept() noexcept {
+  return weft::detail::make_error(errc::connection_failed, "a memory window of the peer could not be revoked");
+}
+
+}  // namespace
+
+std::optional<error> endpoint::failure_of_window() const noexcept {
+  return keeps_window_ ? std::optional(window_kept()) : std::nullopt;
 }
 
 void endpoint::on_window_kept() noexcept {
-  if (handler_ == nullptr) return;
-  handler_->on_failure(
-      weft::detail::make_error(errc::connection_failed, "a memory window of the peer could not be revoked"));
+  if (handler_ != nullptr) handler_->on_failure(window_kept());
 }
 
 // Leaves the shared receives: the early ones, and those that come back from now on, are posted again. Moves the queue

@@ -7,8 +7,10 @@
 #include <weft/net/verbs/receive_queue.hpp>
 #include <weft/runtime/core/executor_core.hpp>
 #include <weft/runtime/core/root_task.hpp>
+#include <weft/runtime/error.hpp>
 #include <weft/runtime/sync/event.hpp>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -98,6 +100,9 @@ class endpoint final : private cm_handler,
   [[nodiscard]] const staging_area& sinks() const noexcept { return sinks_; }
   /// The windows that are bound through the queue pair.
   [[nodiscard]] bound_windows& windows() noexcept { return windows_; }
+  /// Why the queue pair was moved to ERR, if that was because a window could not be revoked. endpoint_events hears of
+  /// it as well, but maybe only after the first requests were flushed.
+  [[nodiscard]] std::optional<error> failure_of_window() const noexcept;
 
   /// The port of the device that the connection goes through; ports count from 1.
   [[nodiscard]] int port() const noexcept { return id_.get()->port_num; }
@@ -198,6 +203,8 @@ class endpoint final : private cm_handler,
   staging_area sources_;
   staging_area sinks_;
   bound_windows windows_;  // may be revoked while a worker destroys the rest
+  /// True once a window could not be revoked: stored by the thread that then moves the queue pair to ERR.
+  std::atomic<bool> keeps_window_ = false;
   std::uint16_t requests_ = 0;
   std::uint16_t receives_ = 0;
   std::uint32_t max_inline_bytes_ = 0;

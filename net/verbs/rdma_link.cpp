@@ -118,6 +118,8 @@ void rdma_link::own_request_ended(std::uint32_t mark, bool done) noexcept {
 void rdma_link::look_at(const ibv_wc& what, bool is_receive) noexcept {
   if (what.status == IBV_WC_SUCCESS) {
     if (is_receive && listens_first_) speak();
+  } else if (const std::optional<error> kept = endpoint_->failure_of_window()) {
+    on_failure(*kept);
   } else if (what.status == IBV_WC_WR_FLUSH_ERR && !life_.has_ended() &&
              endpoint_->home().traits().flushes_before_disconnect_event) {
     end_without_peer("the connection has ended, and the device gives no reason");

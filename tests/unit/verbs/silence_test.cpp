@@ -47,6 +47,7 @@ class patient_libraries final : public test::eventful_libraries {
   int notified = 0;             // ids, by rdma_notify(3)
   int break_failure = 0;        // of what takes a queue pair to ERR
   std::atomic<int> broken = 0;  // queue pairs that are there
+  std::function<void()> on_broken_by_worker;
 
   void answer_all(ibv_wc_status status = IBV_WC_SUCCESS) {
     const std::lock_guard lock(mutex_);
@@ -103,6 +104,7 @@ class patient_libraries final : public test::eventful_libraries {
     ++broken;
     if (!loses_requests) answer_all(IBV_WC_WR_FLUSH_ERR);
     while (!receives_.empty()) end_receive(IBV_WC_WR_FLUSH_ERR);
+    if (on_broken_by_worker && executor::current() == nullptr) on_broken_by_worker();
     return 0;
   }
   int poll_cq(ibv_cq* queue, int most, ibv_wc* found) noexcept override {
@@ -907,6 +909,23 @@ TEST_F_LENDING(verbs_revocation, that_the_device_refuses_ends_the_connection_bef
   result_ = 0;
   co_await events.gone.wait();
   co_await region.release();
+}
+
+// What the queue pair flushes is seen before the worker that has broken it says why.
+TEST_F_LENDING(verbs_revocation, that_the_device_refuses_is_not_put_down_to_the_peer) {
+  std::atomic<bool> seen = false;
+  libraries.on_broken_by_worker = [&] { seen.wait(false); };
+  lending* const lent = co_await lend_buffer(link);
+  wait_for_peer(link);
+  link_keys::end(lent);
+  co_await until_begun();
+  let_return(-EBUSY);
+  while (!events.ended_at) co_await yield();
+  EXPECT_EQ(events.why, errc::connection_failed);
+  seen = true;
+  seen.notify_all();
+  result_ = 0;
+  co_await events.gone.wait();
 }
 
 /// Workers that begin nothing for as long as they are held.
