@@ -2,6 +2,7 @@
 #pragma once
 
 #include <weft/net/connection.hpp>
+#include <weft/net/options.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/task.hpp>
 
