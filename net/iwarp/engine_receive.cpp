@@ -142,7 +142,7 @@ access_status engine::write(std::uint32_t stag, std::uint64_t offset, std::span<
     if (target.status != access_status::ok) return target.status;
     if (!target.may_shrink) {
       mr::store_shared(target.memory, payload.first(target.memory.size()));
-    } else if (!copy_into(target.memory, payload.first(target.memory.size()))) {
+    } else if (!copy_into(target.memory, payload.first(target.memory.size()), target.words)) {
       return access_status::bounds;
     }
     if (target.memory.size() == payload.size()) return access_status::ok;

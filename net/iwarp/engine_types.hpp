@@ -136,6 +136,7 @@ struct write_target {
   access_status status = access_status::invalid_stag;
   std::span<std::byte> memory{};
   bool may_shrink = false;  ///< the memory may vanish: write it by copy_into(), and receive nothing into it directly
+  bool words = false;       ///< for copy_into()
 };
 
 /// The connection of an engine. The engine calls it from inside its own functions, on the same thread. completed(),

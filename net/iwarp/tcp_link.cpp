@@ -428,7 +428,10 @@ void tcp_link::end_send(int result) noexcept {
 
 write_target tcp_link::find_write_target(std::uint32_t stag, std::uint64_t offset, std::size_t bytes) noexcept {
   const auto place = shared_.keys().write_place(stag, offset, bytes, id_);
-  return {.status = place.status, .memory = std::span(place.data, place.size), .may_shrink = place.may_shrink};
+  return {.status = place.status,
+          .memory = std::span(place.data, place.size),
+          .may_shrink = place.may_shrink,
+          .words = place.words};
 }
 
 void tcp_link::written(std::uint32_t stag) noexcept {

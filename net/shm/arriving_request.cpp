@@ -31,7 +31,7 @@ access_status arriving_request::store(std::span<const std::byte> content, softwa
       std::memcpy(memory.data(), part.data(), part.size());
     } else if (!place.may_shrink) {
       mr::store_shared(memory, part);
-    } else if (!software::copy_into(memory, part)) {
+    } else if (!software::copy_into(memory, part, place.words)) {
       return access_status::bounds;
     }
     content = content.subspan(part.size());

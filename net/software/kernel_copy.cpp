@@ -9,9 +9,11 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cassert>
 #include <cerrno>
+#include <cstdint>
 #include <system_error>
 
 namespace weft::net::software {
@@ -39,9 +41,22 @@ bool must_do_without() noexcept {
   return (errno == EPERM || errno == ENOSYS) && processor_may_copy.load(std::memory_order_relaxed);
 }
 
+bool is_word(std::span<const std::byte> memory) noexcept {
+  constexpr std::size_t size = sizeof(std::uint64_t);
+  return memory.size() == size && reinterpret_cast<std::uintptr_t>(memory.data()) % size == 0;
+}
+
+bool store_word(std::span<std::byte> memory, std::span<const std::byte> from) noexcept {
+  std::array<std::byte, sizeof(std::uint64_t)> there{};
+  if (!copy_out_of(memory, there)) return false;
+  mr::store_shared(memory, from);
+  return true;
+}
+
 }  // namespace
 
-bool copy_into(std::span<std::byte> memory, std::span<const std::byte> from) noexcept {
+bool copy_into(std::span<std::byte> memory, std::span<const std::byte> from, bool words) noexcept {
+  if (words && is_word(memory)) return store_word(memory, from);
   errno = 0;
   if (copy_by(::process_vm_readv, memory, from)) return true;
   if (!must_do_without()) return false;

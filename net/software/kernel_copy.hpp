@@ -15,7 +15,11 @@ namespace weft::net::software {
 ///
 /// Threads that use the memory meanwhile may find words that are not whole: the kernel copies in the way that is
 /// fastest on its processor, on x86-64 with `rep movsb`, whose steps no manual specifies.
-[[nodiscard]] bool copy_into(std::span<std::byte> memory, std::span<const std::byte> from) noexcept;
+///
+/// `words`: the memory is open to atomic operations, which the processor executes in any case. So it also stores a word
+/// of eight bytes that is aligned, in one piece, after the kernel has found the page. If the page goes in between, the
+/// process ends.
+[[nodiscard]] bool copy_into(std::span<std::byte> memory, std::span<const std::byte> from, bool words = false) noexcept;
 [[nodiscard]] bool copy_out_of(std::span<const std::byte> memory, std::span<std::byte> to) noexcept;
 
 /// Tests that the kernel copies, for memory that may be unmapped, which the processor must not touch. Throws

@@ -61,13 +61,14 @@ key_table::reader::place key_table::entry::at(std::uint64_t from, std::uint64_t 
   if (pieces.empty()) {
     direct_memory* const whole = direct.load(std::memory_order_acquire);
     const bool may_vanish = may_shrink && !keeps_pages.load(std::memory_order_relaxed);
-    return {access_status::ok, memory + from, bytes, may_vanish, whole};
+    return {access_status::ok, memory + from, bytes, may_vanish, whole, rights.remote_atomic};
   }
   const auto found = std::upper_bound(pieces.begin(), pieces.end(), from,
                                       [](std::uint64_t place, const piece& item) { return place < item.end; });
   if (found == pieces.end()) return {access_status::ok, memory, 0, may_shrink};  // no bytes, at the end of the region
   const std::uint64_t left = found->end - from;
-  return {access_status::ok, found->memory.data() + (found->memory.size() - left), std::min(left, bytes), may_shrink};
+  std::byte* const data = found->memory.data() + (found->memory.size() - left);
+  return {access_status::ok, data, std::min(left, bytes), may_shrink, nullptr, rights.remote_atomic};
 }
 
 // erase() is safe because the table's atomic operations are in one total order, that of memory_order_seq_cst: a reader

@@ -164,6 +164,7 @@ class key_table::reader {
     std::uint64_t size;               ///< bytes that lie there in one piece, at most as many as asked for
     bool may_shrink = false;          ///< true: use only copy_into() and copy_out_of() there
     direct_memory* direct = nullptr;  ///< opening::direct; null if there are several ranges
+    bool words = false;               ///< for copy_into(): open to atomic operations
   };
   [[nodiscard]] place write_place(std::uint32_t stag, std::uint64_t offset, std::uint64_t bytes,
                                   stream_id stream) noexcept;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Words that a peer reads and writes while a thread of this end does: whole, where the link promises it.
 
+#include "kit/disk_file.hpp"
 #include "peers.hpp"
 
 namespace weft::test {
@@ -189,6 +190,30 @@ TEST_P(shared_words, that_a_peer_and_a_thread_add_to_are_whole_and_lose_no_step)
       for (std::uint64_t i = 0; i < 200; ++i) static_cast<void>(co_await client.fetch_add(region.remote(), step));
     }
     EXPECT_EQ(mr::load_shared(word), (added + 200) * step);
+    co_await region.release();
+  });
+}
+
+TEST_P(shared_words, of_a_file_that_is_open_to_atomics_are_whole_to_a_thread_that_loads_them) {
+  with_memory(8, [&](net::connection& client, std::span<std::byte>, mr::remote_region) -> task<> {
+    if (!client.capabilities().atomics) co_return;
+    const disk_file file(4096);
+    auto region =
+        co_await device().domain().register_memory(file.mapped(4096), {.usage = open_wide | mr::usage::atomic_dst});
+    auto& word = mr::shared_word(region.bytes(), 1);
+    mr::store_shared(word, word_of(0));
+    std::atomic<std::size_t> torn = 0;
+    auto source = co_await pool().allocate(8);
+    {
+      const busy_thread loading([&](std::uint64_t) { torn += is_whole(mr::load_shared(word)) ? 0U : 1U; });
+      for (std::uint64_t version = 1; version <= 200; ++version) {
+        fill_words(source.bytes(), 0, version);
+        co_await client.write(source, region.remote().slice(8, 8));
+      }
+      co_await client.flush(region.remote().slice(8, 8));
+    }
+    EXPECT_EQ(torn, 0u);
+    EXPECT_EQ(mr::load_shared(word), word_of(200));
     co_await region.release();
   });
 }

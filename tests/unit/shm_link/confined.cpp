@@ -363,10 +363,10 @@ void memory_group::leave(std::size_t more) const {
 
 file_memory::file_memory() {
   std::string path = (std::filesystem::temp_directory_path() / "weft-memory-XXXXXX").string();
-  const descriptor file = owned(::mkostemp(path.data(), O_CLOEXEC));
+  file_ = owned(::mkostemp(path.data(), O_CLOEXEC));
   ::unlink(path.c_str());
-  if (::ftruncate(file.fd(), length) != 0) throw system_error(errno, "ftruncate");
-  place_ = ::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_SHARED, file.fd(), 0);
+  if (::ftruncate(file_.fd(), length) != 0) throw system_error(errno, "ftruncate");
+  place_ = ::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_SHARED, file_.fd(), 0);
   if (place_ == MAP_FAILED) throw system_error(errno, "mmap");
 }
 

@@ -78,9 +78,12 @@ class file_memory : private immovable {
   ~file_memory() { ::munmap(place_, length); }
 
   [[nodiscard]] std::span<std::byte> bytes() const { return {static_cast<std::byte*>(place_), length}; }
+  /// Takes its pages away, as another process may.
+  [[nodiscard]] bool truncate() const noexcept { return ::ftruncate(file_.fd(), 0) == 0; }
 
  private:
   static constexpr std::size_t length = 8192;
+  descriptor file_;
   void* place_ = nullptr;
 };
 

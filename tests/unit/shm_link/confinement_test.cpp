@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Peers that the real kernel confines. Where it does not let this process do that, a test is skipped and says why.
+#include <weft/net/software/kernel_copy.hpp>
 #include <weft/runtime/as_result.hpp>
 
+#include "kit/child.hpp"
 #include "shm_link/confined.hpp"
 
 namespace weft::test {
@@ -346,6 +348,24 @@ TEST_F(memory_groups, without_pages_for_a_ring_and_without_a_killer_end_the_conn
   const ending found = shortage_in(group);
   EXPECT_FALSE(found.killed);
   EXPECT_TRUE(contains(found.words, no_memory)) << found.words;
+}
+
+// The kernel only says whether the page is there: a copy by the kernel may tear the word.
+TEST(kernel_copies, of_a_word_that_is_open_to_atomics_are_left_to_the_processor) {
+  const pid_t child = fork_for([]() -> int {
+    using net::software::copy_into;
+    net::software::check_kernel_copies("this test");
+    const file_memory memory;
+    const std::array<std::byte, 16> from{std::byte{1}, std::byte{2}};
+    if (without_call(SYS_process_vm_readv, EPERM)() != nullptr) return 1;
+    const auto word = memory.bytes().subspan(8, 8);
+    const auto eight = std::span(from).first(8);
+    if (copy_into(word, eight) || !copy_into(word, eight, true) || word[1] != from[1]) return 2;
+    if (copy_into(memory.bytes().subspan(4, 8), eight, true) || copy_into(memory.bytes().first(16), from, true))
+      return 3;
+    return memory.truncate() && !copy_into(word, eight, true) ? 0 : 4;
+  });
+  EXPECT_EQ(end_of(child), 0);
 }
 
 class descriptor_limits : public confined_peer {
