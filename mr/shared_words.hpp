@@ -27,6 +27,8 @@
 /// the peer's reads of any size. The kernel may place a larger write as it comes from the socket, in any pieces.
 /// Neither holds for memory of a file that may become shorter or of a lazy region, because the kernel copies such
 /// memory; nor for units whose address is not aligned for the peer, as in a region with `zero_based` at an odd address.
+/// But where memory of a file is registered with usage::atomic_dst as well, a peer's write of eight bytes at a multiple
+/// of eight is whole. If the file becomes shorter at that moment, the process may end by SIGBUS, as with atomics.
 /// With an RDMA device max_whole_write_bytes is 0: no specification says what a device does to a word, though many keep
 /// aligned words of eight bytes whole.
 ///

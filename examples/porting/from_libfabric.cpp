@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What small programs for libfabric do with messages, one-sided writes and fi_mr(3), with the calls that each line
-// replaces: registrations that end as events, a counter of what peers write, and messages
-// (docs/guide/from-libfabric.md).
+// replaces: registrations that end as events, a counter of what peers write, and messages,
+// also into memory of one's own (docs/guide/from-libfabric.md).
 //
 //   from_libfabric serve [HOST:PORT]
 //   from_libfabric put HOST:PORT TEXT...  writes each text into the server's memory, and asks for all of it
@@ -79,8 +79,10 @@ task<> put(net::device& device, std::string address, std::vector<std::string> te
   }
   const std::string count = std::to_string(texts.size());
   co_await server.send_bytes(count);
-  const auto answer = co_await server.recv_or_throw();
-  std::printf("%s\n", std::string(answer.text()).c_str());
+  auto own = co_await device.register_memory(std::vector<std::byte>(slots * slot_bytes), {.usage = mr::usage::recv});
+  const auto heard = co_await server.recv_into(own.slice());  // fi_recv(), fi_cq_sread()
+  if (!heard) throw error(errc::peer_closed, "the server has sent no answer");
+  std::printf("%.*s\n", static_cast<int>(heard->bytes), reinterpret_cast<const char*>(own.data()));
   co_await server.close();  // fi_shutdown(), fi_close()
 }
 

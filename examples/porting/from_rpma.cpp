@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What librpma's examples do (read, write, flush to persistent), with the calls that each line replaces: a log in a
-// file, which clients append to and read by themselves.
+// What librpma's examples do (read, write, flush to persistent, atomic write), with the calls that each line replaces:
+// a log in a file, which clients append to and read by themselves.
 //
 //   from_rpma serve FILE [HOST:PORT [DEVICE]]    the file is made if there is none
 //   from_rpma append HOST:PORT TEXT [DEVICE]     the text survives a power cut of the server once this has ended
@@ -8,8 +8,8 @@
 //
 // With an RDMA device that has FLUSH, as verbs:mlx5_0, the file is a DAX device: /dev/dax0.0. See docs/persistence.md.
 //
-// The file is a row of records: how many bytes of text follow (8 bytes), their checksum (8), the text. It ends where no
-// record is: a write that a power cut has torn is none. One client appends at a time.
+// The file begins with a word of eight bytes, which says how much text follows. A client moves that word when its text
+// is persistent: a power cut leaves the old log or the new one. One client appends at a time.
 #include <weft/mr/system/mapping.hpp>
 #include <weft/weft.hpp>
 
@@ -17,6 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -29,48 +30,17 @@ namespace {
 
 constexpr std::size_t log_bytes = std::size_t{2} << 20;  // DAX devices are mapped in multiples of that
 
-// RPMA_MR_USAGE_READ_SRC | RPMA_MR_USAGE_WRITE_DST | RPMA_MR_USAGE_FLUSH_TYPE_PERSISTENT
-constexpr mr::usage of_log = mr::usage::read_src | mr::usage::write_dst | mr::usage::flush_persistent;
+constexpr std::size_t text_begins = sizeof(std::uint64_t);
+
+// RPMA_MR_USAGE_READ_SRC | RPMA_MR_USAGE_WRITE_DST | RPMA_MR_USAGE_FLUSH_TYPE_PERSISTENT. Words that are written to a
+// file are whole where it is open to atomic operations.
+constexpr mr::usage of_log =
+    mr::usage::read_src | mr::usage::write_dst | mr::usage::flush_persistent | mr::usage::atomic_dst;
 
 net::connection_options both_ends() {
   net::connection_options how;
   how.persistent_flush = true;
   return how;
-}
-
-// ---- records ----
-
-struct head {
-  std::uint64_t bytes = 0;
-  std::uint64_t checksum = 0;
-};
-
-// FNV-1a, of the length and the text, so that a record of nothing but zeros is none.
-std::uint64_t checksum_of(std::string_view text) {
-  std::uint64_t sum = 0xcbf29ce484222325 ^ text.size();
-  for (const char each : text) sum = (sum ^ static_cast<unsigned char>(each)) * 0x100000001b3;
-  return sum;
-}
-
-std::string_view first_record(std::string_view log) {
-  head first;
-  if (log.size() < sizeof first) return {};
-  std::memcpy(&first, log.data(), sizeof first);
-  log.remove_prefix(sizeof first);
-  if (first.bytes == 0 || first.bytes > log.size()) return {};
-  const std::string_view text = log.substr(0, static_cast<std::size_t>(first.bytes));
-  return checksum_of(text) == first.checksum ? text : std::string_view();
-}
-
-// The text of all records; `end` becomes where the next one goes.
-std::string text_of(std::string_view log, std::size_t& end) {
-  std::string all;
-  end = 0;
-  for (std::string_view next = first_record(log); !next.empty(); next = first_record(log.substr(end))) {
-    all += next;
-    end += sizeof(head) + next.size();
-  }
-  return all;
 }
 
 // ---- the server ----
@@ -124,6 +94,7 @@ struct far_log {
   net::connection server;
   mr::remote_region memory;
   mr::buffer copy;
+  std::string_view text;  // in the copy
 };
 
 task<far_log> read(net::device& device, std::string address) {
@@ -133,32 +104,35 @@ task<far_log> read(net::device& device, std::string address) {
   if (memory.size() != log_bytes) throw error(errc::malformed, "the server has another kind of log");
   auto copy = co_await device.allocate(log_bytes);  // registered already: no rpma_mr_reg()
   co_await server.read(copy, memory);               // rpma_read(), rpma_cq_wait(), rpma_cq_get_wc()
-  co_return far_log{std::move(server), memory, std::move(copy)};
+  std::uint64_t length = 0;
+  std::memcpy(&length, copy.data(), sizeof length);
+  if (length > log_bytes - text_begins) throw error(errc::malformed, "the server's file is no log");
+  const std::string_view text(reinterpret_cast<const char*>(copy.data()) + text_begins, length);
+  co_return far_log{std::move(server), memory, std::move(copy), text};
 }
-
-std::string_view bytes_of(const mr::buffer& copy) { return {reinterpret_cast<const char*>(copy.data()), copy.size()}; }
 
 task<> append(net::device& device, std::string address, std::string text) {
   auto log = co_await read(device, address);
-  std::size_t end = 0;
-  static_cast<void>(text_of(bytes_of(log.copy), end));
-  const std::size_t bytes = sizeof(head) + text.size();
-  if (bytes > log_bytes - end) throw error(errc::out_of_range, "the log is full");
-  const head first{.bytes = text.size(), .checksum = checksum_of(text)};
-  auto record = co_await device.allocate(bytes);
-  std::memcpy(record.data(), &first, sizeof first);
-  std::memcpy(record.data() + sizeof first, text.data(), text.size());
-  const auto place = log.memory.slice(end, bytes);
-  co_await log.server.write(record, place);                       // rpma_write()
+  const std::uint64_t length = log.text.size() + text.size();
+  if (length > log_bytes - text_begins) throw error(errc::out_of_range, "the log is full");
+  const auto place = log.memory.slice(text_begins + log.text.size(), text.size());
+  auto source = co_await device.allocate(text.size());
+  std::memcpy(source.data(), text.data(), text.size());
+  co_await log.server.write(source, place);                       // rpma_write()
   co_await log.server.flush(place, net::flush_type::persistent);  // rpma_flush(RPMA_FLUSH_TYPE_PERSISTENT)
-  std::printf("%zu bytes are persistent\n", end + bytes);
+
+  const auto word_there = log.memory.slice(0, text_begins);
+  auto word = co_await device.allocate(text_begins);
+  std::memcpy(word.data(), &length, sizeof length);
+  co_await log.server.write(word, word_there);                         // rpma_atomic_write()
+  co_await log.server.flush(word_there, net::flush_type::persistent);  // rpma_flush()
+  std::printf("%zu bytes are persistent\n", static_cast<std::size_t>(length));
   co_await log.server.close();  // rpma_conn_disconnect()
 }
 
 task<> show(net::device& device, std::string address) {
   auto log = co_await read(device, address);
-  std::size_t end = 0;
-  std::printf("%s\n", text_of(bytes_of(log.copy), end).c_str());
+  std::printf("%s\n", std::string(log.text).c_str());
   co_await log.server.close();
 }
 

@@ -43,6 +43,8 @@ std::string why_not(const mapped_range& range, bool on_dax_device) {
   if (on_dax_device) {
     return is_dax_device(file) ? std::string() : fmt::format("its file '{}' is no DAX device", range.file);
   }
+  if (is_dax_device(file))
+    return fmt::format("its file '{}' is a DAX device, for which no system call writes back caches", range.file);
   if (S_ISBLK(file.st_mode)) return {};  // a disk itself; only its name is in a file system in memory
   return is_in_memory(found) ? fmt::format("its file '{}' is in memory, not on a disk", range.file) : std::string();
 }

@@ -315,6 +315,13 @@ class Porting(ProgramTest):
     def serve(self, program, *arguments):
         return self.start_server(program, "serve", *arguments, "127.0.0.1:0")
 
+    def serve_log(self, log):
+        try:
+            return self.serve("from_rpma", log)
+        except AssertionError as why:
+            self.assertIn("is in memory, not on a disk", str(why))
+            self.skipTest(str(why))
+
     def test_a_message_of_librdmacms_program_comes_back(self):
         server = self.serve("from_rdmacm")
         for text in ("hello", "x" * 64):
@@ -334,25 +341,37 @@ class Porting(ProgramTest):
 
     def test_a_log_of_librpmas_program_outlives_its_server(self):
         log = self.here / "log"
-        try:
-            server = self.serve("from_rpma", log)
-        except AssertionError as why:
-            self.assertIn("is in memory, not on a disk", str(why))
-            self.skipTest(str(why))
+        server = self.serve_log(log)
         self.fine(self.run_program("from_rpma", "show", server.address), "\n")
-        self.fine(self.run_program("from_rpma", "append", server.address, "hello "), "22 bytes are persistent\n")
-        self.fine(self.run_program("from_rpma", "append", server.address, "there"), "43 bytes are persistent\n")
+        self.fine(self.run_program("from_rpma", "append", server.address, "hello "), "6 bytes are persistent\n")
+        self.fine(self.run_program("from_rpma", "append", server.address, "there"), "11 bytes are persistent\n")
         server.process.kill()
         server.result()
-        server = self.serve("from_rpma", log)
+        with log.open("r+b") as torn:  # a text whose client has not moved the end
+            torn.seek(8 + len("hello there"))
+            torn.write(b"torn")
+        server = self.serve_log(log)
         self.fine(self.run_program("from_rpma", "show", server.address), "hello there\n")
-        with log.open("r+b") as torn:
-            torn.seek(16 + 6 + 16)
-            torn.write(b"T")
-        self.fine(self.run_program("from_rpma", "show", server.address), "hello \n")
         for _ in range(20):
             self.fine(self.run_program("from_rpma", "append", server.address, "x" * 100000))
         self.assert_one_line("from_rpma", self.run_program("from_rpma", "append", server.address, "x" * 100000), "full")
+
+    def test_what_librpmas_program_calls_persistent_outlives_a_server_that_is_killed_at_any_moment(self):
+        log = self.here / "log"
+        kept = ""
+        for number in range(8):
+            server = self.serve_log(log)
+            appending = self.start("from_rpma", "append", server.address, f"<{number}>")
+            time.sleep(random.random() / 20)
+            server.process.kill()
+            server.result()
+            said = appending.result().out
+            server = self.serve_log(log)
+            found = self.fine(self.run_program("from_rpma", "show", server.address)).out.removesuffix("\n")
+            self.assertIn(found, [f"{kept}<{number}>"] + ([] if "persistent" in said else [kept]))
+            kept = found
+            server.process.kill()
+            server.result()
 
     def test_lines_of_the_socket_program_come_as_bytes_over_weft_and_tcp_and_as_messages_and_are_read(self):
         lines = ("anvil 3", "rope 12", "lamp 7")
