@@ -14,7 +14,6 @@ struct capabilities {
   bool immediate = false;        ///< send_options::immediate
   bool write_immediate = false;  ///< write_options::immediate
   bool invalidate = false;       ///< send_options::invalidate
-  bool solicited = false;        ///< message::solicited reports whether the sender set send_options::solicited
   bool explains_end = false;     ///< an end that aborts the connection tells the peer the reason
   bool heartbeats = false;       ///< the peer answers heartbeats: connection_options::heartbeat works
   bool resumes = false;          ///< both ends wait for a new link once all are lost: connection_options::resume_within

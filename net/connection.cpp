@@ -130,7 +130,6 @@ transfer connection::write(const payload& source, const mr::remote_slice& target
   item.use(source);
   item.aim(target);
   item.how_.immediate = how.immediate;
-  item.how_.solicited = how.solicited;
   return item;
 }
 

@@ -113,7 +113,6 @@ std::optional<error> list_operation::check_blocks() const {
 // Loads the element at `place` into element_, to be posted next.
 void list_operation::load(std::size_t place) {
   element_.how_.immediate = place + 1 == size() ? how_.immediate : std::nullopt;  // mutant: notify the peer of a list
-  element_.how_.solicited = how_.solicited && element_.how_.immediate;
   if (is_of_blocks_) return load_block(blocks_.blocks[place]);
   element_.one_ = parts_[place].local;
   element_.is_behind_owner_ = element_.is_staged_ = false;

@@ -23,8 +23,7 @@ class message {
   mr::buffer payload;                      ///< its size is the message's size
   std::optional<std::uint32_t> immediate;  ///< of the peer's send_options or write_options
   std::optional<std::uint64_t>
-      invalidated_key;     ///< the key of one of this end's exposures, if the peer has revoked it and no longer uses it
-  bool solicited = false;  ///< the sender has set it in its send_options or write_options
+      invalidated_key;  ///< the key of one of this end's exposures, if the peer has revoked it and no longer uses it
 
   /// The payload's size in bytes.
   [[nodiscard]] std::size_t size() const noexcept { return payload.size(); }
@@ -41,7 +40,6 @@ struct receipt {
   std::size_t bytes = 0;                           ///< the message's size; memory beyond it is unchanged
   std::optional<std::uint32_t> immediate{};        ///< as message::immediate; if from a write, `bytes` is 0
   std::optional<std::uint64_t> invalidated_key{};  ///< as message::invalidated_key
-  bool solicited = false;                          ///< as message::solicited
 };
 
 }  // namespace weft::net

@@ -77,7 +77,6 @@ link::link(std::shared_ptr<wire> both, std::size_t which, std::string peer)
   capabilities_.outgoing_reads = wire_->outgoing_reads[which];
   capabilities_.incoming_reads = wire_->outgoing_reads[1 - which];
   capabilities_.invalidate = true;
-  capabilities_.solicited = true;
   capabilities_.explains_end = true;
   capabilities_.sees_writes = true;
   capabilities_.max_message_bytes = largest_message;
@@ -234,7 +233,7 @@ link::outcome link::send(work_request& work) noexcept {
     if (key > UINT32_MAX || !theirs_.memory->keys().invalidate(static_cast<std::uint32_t>(key), theirs_.id))
       return outcome::refused;
   }
-  give(*target, {.bytes = bytes, .solicited = work.solicited, .invalidated_key = work.invalidate});
+  give(*target, {.bytes = bytes, .invalidated_key = work.invalidate});
   return outcome::done;
 }
 
@@ -242,8 +241,7 @@ link::outcome link::write(work_request& work) noexcept {
   net::receive_work* const target = work.immediate ? find_receive() : nullptr;
   if (work.immediate && target == nullptr) return outcome::waits;
   const outcome how = copy(work, work.bytes(), mr::access::remote_write);
-  if (how == outcome::done && target != nullptr)
-    give(*target, {.solicited = work.solicited, .immediate = work.immediate});
+  if (how == outcome::done && target != nullptr) give(*target, {.immediate = work.immediate});
   return how;
 }
 

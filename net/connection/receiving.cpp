@@ -159,10 +159,7 @@ bool receiving::store(recv_operation& receiver, const arrival& what, std::span<c
   receive_target& target = *receiver.target_;
   // mutant: beyond the end of the memory
   if (content.size() > target.size() || !target.store(content, state_)) return false;
-  target.said = {.bytes = content.size(),
-                 .immediate = what.immediate,
-                 .invalidated_key = what.invalidated_key,
-                 .solicited = what.solicited};
+  target.said = {.bytes = content.size(), .immediate = what.immediate, .invalidated_key = what.invalidated_key};
   return true;
 }
 
@@ -219,7 +216,6 @@ void receiving::hand_over(recv_operation& receiver, mr::buffer&& memory, const a
   message& content = receiver.message_.emplace(std::move(memory));
   content.immediate = what.immediate;
   content.invalidated_key = what.invalidated_key;
-  content.solicited = what.solicited;
 }
 
 [[gnu::noinline]] void receiving::end_receivers() noexcept {
@@ -324,7 +320,7 @@ bool receiving::take_peeked(recv_operation& item, const untaken_message& next) n
   if (shared_ != nullptr || state_.has_ended()) return false;
   std::optional<trailer> said;
   std::size_t bytes = next.bytes.size();
-  arrival what{.solicited = next.solicited};
+  arrival what;
   if (state_.properties().native) {
     said = trailer::unpack(next.bytes);
     if (!said || !has_sense(*said) || state_.received == state_.offered) return false;

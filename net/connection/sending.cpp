@@ -142,7 +142,6 @@ bool sending::take_one(transfer& item) noexcept {
   trailer::storage end;
   work.kind = work_kind_of(kind);
   work.segments = {&item.one_, 1};
-  work.solicited = item.how_.solicited;
   work.invalidate = item.how_.invalidate;
   work.immediate.reset();
   const bool has_trailer = kind == transfer_kind::send && state_.properties().native;
@@ -405,7 +404,6 @@ void sending::fill(operation_record& record, transfer& item) noexcept {
       record.operand = item.remote_size_;
     }
   }
-  record.solicited = item.how_.solicited;
   record.invalidate = item.how_.invalidate;
 }
 

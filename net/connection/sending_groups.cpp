@@ -180,7 +180,6 @@ run_portion sending::next_portion(const list_operation& all) const noexcept {
     --what.count;
   } else {
     what.immediate = all.how_.immediate;
-    what.solicited = all.how_.solicited;
   }
   return what;
 }
@@ -203,7 +202,6 @@ void sending::post_element(transfer& element, live_statistics::operations& count
     name(record, element);
   record.immediate = element.how_.immediate;
   record.invalidate.reset();
-  record.solicited = element.how_.solicited;
   if (element.is_message()) ++state_.sent;
   state_.link().post(record);
 }

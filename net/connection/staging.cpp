@@ -143,7 +143,6 @@ void staging::begin(list_operation& all) noexcept try {
   what->peer_copies = all.element_.is_behind_owner_;
   what->list = &all;
   what->how.immediate = all.how_.immediate;
-  what->how.solicited = all.how_.solicited;
   begin(std::move(what));
 } catch (const std::bad_alloc&) {
   out_.end_carrying();

@@ -47,7 +47,6 @@ class transfer_group {
 struct send_options {
   std::optional<std::uint32_t> immediate{};   ///< sets message::immediate; needs capabilities::immediate
   std::optional<std::uint64_t> invalidate{};  ///< the key to revoke, which the peer opened for this connection alone
-  bool solicited = false;                     ///< sets message::solicited, which the peer may ignore
 };
 static_assert(std::is_trivially_destructible_v<send_options>);
 
@@ -56,7 +55,6 @@ struct write_options {
   /// Reaches the peer as a message of its own, with an empty payload, when the bytes are in place. It takes one of the
   /// peer's receives, so the write waits for a credit like a send. Needs capabilities::write_immediate.
   std::optional<std::uint32_t> immediate{};
-  bool solicited = false;  ///< sets message::solicited of that message
 };
 static_assert(std::is_trivially_destructible_v<write_options>);
 

@@ -59,7 +59,6 @@ fabric_link::fabric_link(established&& made)
   capabilities_.outgoing_reads = made_.outgoing_reads;
   capabilities_.incoming_reads = made_.incoming_reads;
   capabilities_.invalidate = true;
-  capabilities_.solicited = true;
   capabilities_.explains_end = true;
   capabilities_.max_message_bytes = largest_message(about);
   const std::size_t parts = std::min(max_segments, about.tx_attr->iov_limit);
@@ -269,7 +268,7 @@ void fabric_link::deliver() noexcept {
     const posted_receive* const next = receives_.next();
     if (next == nullptr) break;
     const message_trailer& trailer = next->trailer;
-    arrival came{.bytes = next->bytes, .solicited = next->has(message_trailer::solicited)};
+    arrival came{.bytes = next->bytes};
     if (next->has(message_trailer::invalidates)) {
       if (!is_invalidated(trailer.key)) break;
       came.invalidated_key = trailer.key;

@@ -146,7 +146,6 @@ struct control_record {
 struct message_trailer {
   static constexpr std::size_t bytes = 32;
   enum flags_t : std::uint8_t {
-    solicited = 1,
     invalidates = 2,  ///< `key` is to be revoked
     immediate = 4,    ///< the immediate data of a write; there is no payload
   };

@@ -62,7 +62,6 @@ ssize_t send_queue::send(posted_request& item) noexcept {
   const work_request& work = *item.work;
   std::byte* const source = endpoint_.source_of(work.slot);
   message_trailer trailer{.number = next_number_, .token = token_};
-  if (work.solicited) trailer.flags |= message_trailer::solicited;
   if (work.invalidate) {
     trailer.flags |= message_trailer::invalidates;
     trailer.key = *work.invalidate;
@@ -82,7 +81,6 @@ ssize_t send_queue::send_wake(posted_request& item) noexcept {
   std::byte* const source = endpoint_.source_of(work.slot);
   message_trailer trailer{
       .flags = message_trailer::immediate, .number = next_number_, .value = *work.immediate, .token = token_};
-  if (work.solicited) trailer.flags |= message_trailer::solicited;
   pack(trailer, std::span<std::byte, message_trailer::bytes>(source, message_trailer::bytes));
   pieces from;
   from.add(source, message_trailer::bytes, endpoint_.staging_desc());

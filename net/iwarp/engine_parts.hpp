@@ -32,11 +32,6 @@ inline bool is_send(opcode op) noexcept { return op >= opcode::send && op <= opc
 
 inline bool is_immediate(opcode op) noexcept { return op == opcode::immediate || op == opcode::immediate_solicited; }
 
-inline bool is_solicited(opcode op) noexcept {
-  return op == opcode::send_solicited || op == opcode::send_solicited_with_invalidate ||
-         op == opcode::immediate_solicited;
-}
-
 inline bool invalidates(opcode op) noexcept {
   return op == opcode::send_with_invalidate || op == opcode::send_solicited_with_invalidate;
 }

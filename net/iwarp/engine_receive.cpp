@@ -239,7 +239,7 @@ bool engine::take_receive() noexcept {
 
 void engine::deliver(const untagged_header& header, std::span<const std::byte> front, std::size_t ulpdu_bytes,
                      std::span<const std::byte> in_place) noexcept {
-  received_info info{.bytes = message_bytes_, .solicited = is_solicited(header.opcode), .in_place = in_place};
+  received_info info{.bytes = message_bytes_, .in_place = in_place};
   if (is_immediate(header.opcode)) info.immediate = load_be<std::uint32_t>(&front[untagged_header::bytes]);
   if (invalidates(header.opcode)) {
     const access_status status = host_.invalidate(header.invalidate_stag);

@@ -43,8 +43,8 @@ bool may_change(const mr::slice& source) noexcept {
 opcode opcode_of(const request& request) noexcept {
   if (request.kind == request_kind::write) return opcode::write;
   if (request.kind == request_kind::read) return opcode::read_request;
-  if (request.kind == request_kind::send) return request.solicited ? opcode::send_solicited : opcode::send;
-  return request.solicited ? opcode::send_solicited_with_invalidate : opcode::send_with_invalidate;
+  if (request.kind == request_kind::send) return opcode::send;
+  return opcode::send_with_invalidate;
 }
 
 std::span<std::byte, untagged_header::bytes> untagged_at(std::byte* place) noexcept {
@@ -199,8 +199,7 @@ void engine::pack_small(output_batch& batch, const request& request, opcode op) 
 void engine::gather_immediate(output_batch& batch) noexcept {
   request& write = *next_;
   write.sequence_ = next_send_sequence_++;
-  gather_whole(batch, encode_message({.opcode = write.solicited ? opcode::immediate_solicited : opcode::immediate,
-                                      .sequence = write.sequence_},
+  gather_whole(batch, encode_message({.opcode = opcode::immediate, .sequence = write.sequence_},
                                      immediate_data{*write.immediate}));
   finish_gathering(write);
 }

@@ -48,7 +48,6 @@ struct completion {
 class request {
  public:
   request_kind kind = request_kind::send;
-  bool solicited = false;  ///< sends and immediate data: asks for a solicited event at the peer
   /// Immediate data that follows a write (RFC 7306 section 6). The peer needs a receive for it.
   std::optional<std::uint32_t> immediate;
   /// The source, or the sink of a read: these segments, and the tail behind them. Atomics have only a tail of eight
@@ -105,7 +104,6 @@ class receive_request {
 
 struct received_info {
   std::size_t bytes = 0;
-  bool solicited = false;
   std::optional<std::uint32_t> invalidated_stag{};
   std::optional<std::uint32_t> immediate{};  ///< if set, it is the whole message, and the buffer is unused
   /// The message where it lies in the bytes that consume() was given; the buffer is then unused. Empty if the message

@@ -111,7 +111,6 @@ tcp_link::tcp_link(std::unique_ptr<descriptor> socket, std::string peer, std::sh
   if (agreed.peer_ord != mpa::not_negotiated) capabilities_.peer_outgoing_reads = agreed.peer_ord;
   if (agreed.peer_ird != mpa::not_negotiated) capabilities_.peer_incoming_reads = agreed.peer_ird;
   capabilities_.invalidate = true;
-  capabilities_.solicited = true;
   capabilities_.explains_end = true;
   capabilities_.sees_writes = true;
   capabilities_.max_message_bytes = engine::max_message_bytes;
@@ -187,7 +186,6 @@ void tcp_link::describe(const work_request& work, request& item) noexcept {
   }
   item.local = work.segments;
   item.tail = work.own;
-  item.solicited = work.solicited;
   item.immediate = work.immediate;
   item.stag = static_cast<std::uint32_t>(work.invalidate.value_or(work.remote_key));
   item.offset = work.remote_address;
@@ -464,7 +462,6 @@ void tcp_link::completed(request& item, const completion& how) noexcept {
 
 void tcp_link::received(receive_request& item, const received_info& info) noexcept {
   life_.events().received(*static_cast<posted_receive&>(item).work, {.bytes = info.bytes,
-                                                                     .solicited = info.solicited,
                                                                      .invalidated_key = info.invalidated_stag,
                                                                      .immediate = info.immediate,
                                                                      .in_place = info.in_place});

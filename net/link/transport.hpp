@@ -50,7 +50,6 @@ enum class work_kind : std::uint8_t { send, write, read, fetch_add, compare_swap
 struct work_request {
   std::uint16_t slot = 0;                    ///< its index in the connection's table: below link_parameters::send_depth
   work_kind kind = work_kind::send;          ///< the operation
-  bool solicited = false;                    ///< sends and immediate data: asks for a solicited event at the peer
   std::optional<std::uint32_t> immediate{};  ///< writes: reaches the peer as a message, after the data
   std::optional<std::uint64_t> invalidate{};  ///< sends: the peer's key that this send revokes
   std::uint64_t remote_key = 0;               ///< all but sends: the peer's key
@@ -79,7 +78,6 @@ struct run_portion {
   std::size_t count = 0;                     ///< number of elements; not 0
   work_kind kind = work_kind::write;         ///< write or read
   std::optional<std::uint32_t> immediate{};  ///< writes: reaches the peer after the data of the last element
-  bool solicited = false;                    ///< immediate data: asks for a solicited event at the peer
 };
 
 /// One posted receive. It belongs to the connection, and stays valid with its memory from link::post_receive() until
@@ -92,7 +90,6 @@ struct receive_work {
 /// A message that has filled a receive.
 struct arrival {
   std::size_t bytes = 0;                           ///< length of the message, with its trailer
-  bool solicited = false;                          ///< the peer asked for a solicited event
   std::optional<std::uint64_t> invalidated_key{};  ///< a key of this end that the message has revoked
   std::optional<std::uint32_t> immediate{};        ///< immediate data of a write; the receive's memory is then unused
   /// The message in the link's own memory, during link_events::received(); the receive's memory is then unused. Only
@@ -103,7 +100,6 @@ struct arrival {
 /// A message that has arrived, and has not been taken.
 struct untaken_message {
   std::span<const std::byte> bytes{};  ///< with its trailer; the peer may change them at any time
-  bool solicited = false;              ///< the peer asked for a solicited event
 };
 
 /// How a request ended.

@@ -26,7 +26,6 @@ std::uint32_t slices_out(const rail& over, std::uint64_t slice_bytes) noexcept {
 
 void copy_request(part& to, const work_request& from, bool railed) noexcept {
   to.kind = from.kind;
-  to.solicited = from.solicited;
   to.immediate = from.immediate;
   to.invalidate = railed ? std::nullopt : from.invalidate;
   to.operand = from.operand;

@@ -105,7 +105,6 @@ class posted_requests {
 [[nodiscard]] inline record delivery_of(const work_request& work, std::uint64_t bytes) noexcept {
   record header = query_of(work, bytes);
   header.kind = work.kind == work_kind::send ? record_kind::send : record_kind::write;
-  if (work.solicited) header.flags |= record::solicited;
   if (work.immediate) header.flags |= record::immediate;
   if (work.invalidate) header.flags |= record::invalidates;
   header.number = work.immediate.value_or(0);

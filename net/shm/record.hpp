@@ -41,7 +41,6 @@ enum class record_kind : std::uint8_t {
 };
 
 struct record {
-  static constexpr std::uint8_t solicited = 0x01;    ///< in sends and immediate data: asks for a solicited event
   static constexpr std::uint8_t immediate = 0x02;    ///< in writes: `number` is immediate data
   static constexpr std::uint8_t invalidates = 0x04;  ///< in sends: `key` is a key of the receiver, to be revoked
   static constexpr std::uint8_t far = 0x08;          ///< in sends and writes: the payload lists far_pieces to copy from

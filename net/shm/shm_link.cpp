@@ -73,7 +73,6 @@ shm_link::shm_link(established made, std::shared_ptr<software::domain> home, std
   capabilities_.outgoing_reads = made_.outgoing_reads;
   capabilities_.incoming_reads = made_.incoming_reads;
   capabilities_.invalidate = true;
-  capabilities_.solicited = true;
   capabilities_.explains_end = true;
   capabilities_.sees_writes = true;
   capabilities_.max_message_bytes = largest_message;
@@ -295,8 +294,7 @@ untaken_message shm_link::peek_message() noexcept {
   // `here` is a multiple of a cache line, so there is room for ring_bytes_of(header.bytes), too.
   const bool is_here = header.bytes <= here - sizeof header;  // mutant: before all of it is there
   if (!is_here || !is_whole_message(header)) return {};
-  return {.bytes = std::span(place + sizeof header, header.bytes),
-          .solicited = (header.flags & record::solicited) != 0};
+  return {.bytes = std::span(place + sizeof header, header.bytes)};
 }
 
 // Keeps this end hot, because polls between the messages may find nothing.
@@ -450,7 +448,7 @@ bool shm_link::begin_delivery(const record& header, std::span<const std::byte> c
     return break_rules("a message that is larger than its receive"), true;
   }
   ++peer_requests_;
-  if (is_whole_message(header)) return deliver_whole(content, header.flags), true;
+  if (is_whole_message(header)) return deliver_whole(content), true;
   incoming_.begin(header);
   if ((header.flags & record::far) != 0) {
     if (const char* const fault = far_.begin(content, header.total)) return break_rules(fault), true;
@@ -465,9 +463,9 @@ bool shm_link::begin_delivery(const record& header, std::span<const std::byte> c
 }
 
 // Delivers a message that is one record and revokes no key, as most are.
-void shm_link::deliver_whole(std::span<const std::byte> content, std::uint8_t flags) noexcept {
+void shm_link::deliver_whole(std::span<const std::byte> content) noexcept {
   receive_work& receive = receives_.take_current();
-  arrival what{.bytes = content.size(), .solicited = (flags & record::solicited) != 0};
+  arrival what{.bytes = content.size()};
   if (in_place_) {
     what.in_place = content;
   } else {
@@ -492,7 +490,7 @@ void shm_link::end_delivery() noexcept {
   incoming_.end();
   const record& header = incoming_.header();
   const bool is_send = incoming_.is_message();
-  arrival what{.bytes = is_send ? header.total : 0, .solicited = (header.flags & record::solicited) != 0};
+  arrival what{.bytes = is_send ? header.total : 0};
   if (is_send && (header.flags & record::invalidates) != 0) {
     const access_status status = shared_.keys().invalidate(header.key, id_);
     if (status != access_status::ok) return refuse_incoming(status);

@@ -134,7 +134,7 @@ class shm_link final : public net::link,
   [[nodiscard]] std::size_t take_record(std::size_t available, key_batch& inside) noexcept;
   [[nodiscard]] bool take(const record& header, std::span<const std::byte> content) noexcept;
   [[nodiscard]] bool begin_delivery(const record& header, std::span<const std::byte> content) noexcept;
-  void deliver_whole(std::span<const std::byte> content, std::uint8_t flags) noexcept;
+  void deliver_whole(std::span<const std::byte> content) noexcept;
   void continue_delivery(std::span<const std::byte> content) noexcept;
   void end_delivery() noexcept;
   void go_on_copying() noexcept;

@@ -93,7 +93,6 @@ void send_queue::fill(posted_request& item) noexcept {
   ibv_send_wr& wr = item.wr;
   wr.send_flags = 0;
   fill_parts(item);
-  if (work.solicited && (work.kind == work_kind::send || work.immediate)) wr.send_flags |= IBV_SEND_SOLICITED;
   wr.wr.rdma.remote_addr = work.remote_address;
   wr.wr.rdma.rkey = static_cast<std::uint32_t>(work.remote_key);
   switch (work.kind) {
@@ -274,7 +273,6 @@ void send_queue::bring_immediate(const run_portion& what) noexcept {
   ibv_send_wr& last = chained_.back();
   last.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
   last.imm_data = htonl(*what.immediate);
-  if (what.solicited) last.send_flags |= IBV_SEND_SOLICITED;
 }
 
 // ---- to the device ----

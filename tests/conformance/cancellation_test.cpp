@@ -338,7 +338,7 @@ class exchange {
     co_await tell(peer, device_.pool(), open.remote());
     while (auto message = co_await peer.recv()) {
       if (message->invalidated_key) continue;
-      co_await peer.send(std::move(message->payload), {.immediate = message->immediate, .solicited = true});
+      co_await peer.send(std::move(message->payload), {.immediate = message->immediate});
     }
     auto back = co_await open.revoke();
     EXPECT_TRUE(holds(back.bytes(), 1));

@@ -40,7 +40,7 @@ TEST_P_WHERE(cost, no_heap_allocation_per_operation_after_warm_up, !sanitized,
              "the sanitizers have an allocator of their own") {
   const auto answer = [&]() -> task<> {
     while (auto message = co_await server.recv()) {
-      co_await server.send(std::move(message->payload), {.immediate = message->immediate, .solicited = true});
+      co_await server.send(std::move(message->payload), {.immediate = message->immediate});
     }
   };
   attempt answering(tasks, answer());

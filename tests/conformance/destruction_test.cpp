@@ -177,7 +177,7 @@ TEST_P(destruction, of_connections_and_memory_in_any_order_with_every_operation_
     all.prepared.emplace(client.prepare(there));
     operations.add(all.prepared->write(*all.source));
     operations.add(client.flush(there));
-    operations.add(client.send(*all.source, {.solicited = true}));  // larger than a receive: refused
+    operations.add(client.send(*all.source));  // larger than a receive: refused
     operations.add(client.send(std::move(note)));
     if (client.capabilities().atomics) operations.add(client.fetch_add(there.slice(8, 8), 1));
     std::vector<net::transfer> members;

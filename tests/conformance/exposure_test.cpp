@@ -190,11 +190,10 @@ TEST_P_BETWEEN(exposures, can_be_given_back_by_the_peer_with_a_message) {
   const mr::remote_region there = open.remote();
   auto source = co_await filled(pool(), 1000, 1);
   co_await client.write(source, there);
-  co_await client.send(source.slice(0, 5), {.immediate = 9, .invalidate = there.key(), .solicited = true});
+  co_await client.send(source.slice(0, 5), {.immediate = 9, .invalidate = there.key()});
   const auto message = co_await server.recv_or_throw();
   EXPECT_EQ(message.invalidated_key, there.key());
   EXPECT_EQ(message.immediate, 9u);
-  EXPECT_EQ(message.solicited, server.capabilities().solicited);
   EXPECT_TRUE(message.size() == 5 && holds(message.bytes(), 1));
   const auto back = co_await open.revoke();
   EXPECT_TRUE(back.size() == 1000 && holds(back.bytes(), 1));

@@ -268,21 +268,20 @@ TEST_P_BETWEEN(messages, bring_immediate_data_besides_any_payload) {
     co_await client.send(payload);
     const auto without = co_await server.recv_or_throw();
     EXPECT_TRUE(without.size() == bytes && holds(without.bytes(), 3));
-    EXPECT_FALSE(without.immediate || without.invalidated_key || without.solicited);
+    EXPECT_FALSE(without.immediate || without.invalidated_key);
   }
 }
 
 TEST_P_BETWEEN(messages, of_every_form_take_the_same_options) {
   auto memory = co_await filled(pool(), 30, 2);
   const std::array<mr::slice, 2> parts = {memory.slice(0, 10), memory.slice(10, 20)};
-  co_await client.send(memory, {.immediate = 1, .solicited = true});
-  co_await client.send(memory.slice(), {.immediate = 2, .solicited = true});
-  co_await client.send(std::span<const mr::slice>(parts), {.immediate = 3, .solicited = true});
-  co_await client.send(std::move(memory), {.immediate = 4, .solicited = true});
+  co_await client.send(memory, {.immediate = 1});
+  co_await client.send(memory.slice(), {.immediate = 2});
+  co_await client.send(std::span<const mr::slice>(parts), {.immediate = 3});
+  co_await client.send(std::move(memory), {.immediate = 4});
   for (std::uint32_t i = 1; i <= 4; ++i) {
     const auto message = co_await server.recv_or_throw();
     EXPECT_EQ(message.immediate, i);
-    EXPECT_EQ(message.solicited, server.capabilities().solicited);
     EXPECT_TRUE(message.size() == 30 && holds(message.bytes(), 2));
   }
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Registered memory that peers know by other addresses than its own, or that changes while it is registered.
+#include <weft/mr/cache.hpp>
 #include <weft/mr/porting/porting.hpp>
 
 #include <sys/mman.h>
@@ -246,6 +247,45 @@ TEST_P_WHERE(registrations, that_are_lazy_are_for_what_peers_read_and_write, dev
   }
   EXPECT_EQ(co_await code_of(register_pages({.usage = mr::usage::read_src, .lazy = true, .direct = true})),
             errc::invalid_argument);
+}
+
+// A number that both ends know without being told.
+TEST_P_WHERE(registrations, under_a_requested_key_serve_a_peer_that_knows_it,
+             device().domain().capabilities().requested_key, "this device draws all keys") {
+  constexpr std::uint64_t known = 0x5eed;
+  auto region = co_await register_pages({.usage = all_uses, .zero_based = true, .requested_key = known});
+  const mr::remote_slice remote(known, 0, bytes, mr::usage::read_src | mr::usage::write_dst);
+  auto source = co_await filled(pool(), bytes, 1);
+  co_await write_and_flush(client, source, remote);
+  EXPECT_TRUE(holds(region.bytes(), 1));
+  EXPECT_EQ(co_await code_of(register_pages({.usage = all_uses, .requested_key = known})), errc::duplicate_key);
+  co_await region.release();
+}
+
+// An operation keeps its memory registered, also once it was stopped and the lease has gone.
+TEST_P_REGIONS(registrations, of_a_cache_serve_operations_of_this_side) {
+  mr::cache cache(device().domain(), {.max_regions = 0});
+  std::array<std::byte, 1000> from{};
+  std::vector<std::byte> to(from.size());
+  fill(from, 1);
+  auto region = co_await register_pages({.usage = open_wide});
+  const auto remote = region.remote().slice(0, from.size());
+  {
+    const auto source = co_await cache.lease(from, mr::usage::write_src | mr::usage::send);
+    co_await client.write(source.slice(), remote);
+    co_await client.send(source.slice());
+  }
+  EXPECT_TRUE(holds((co_await server.recv_or_throw()).bytes(), 1));
+  {
+    const auto sink = co_await cache.lease(to, mr::usage::read_dst);
+    co_await client.read(sink.slice(), remote);
+  }
+  EXPECT_TRUE(holds(to, 1));
+  std::optional<mr::lease> last = co_await cache.lease(to, mr::usage::read_dst);
+  attempt reading(tasks, client.read(last->slice(), remote));
+  last.reset();
+  static_cast<void>(co_await code_once_stopped(reading));
+  EXPECT_TRUE(holds(to, 1));
 }
 
 TEST_P_WHERE(registrations, of_everything_serve_any_memory_of_this_side, device().domain().capabilities().everything,

@@ -137,7 +137,6 @@ class connection : public engine_host {
     op.segments[0] = {std::span(op.memory).first(cut), nullptr};
     op.segments[2] = {std::span(op.memory).subspan(cut), nullptr};
     op.posted.kind = static_cast<request_kind>((kind & 8) != 0 && atomics_ ? 4 + kind % 2 : kind % 4);
-    op.posted.solicited = (kind & 4) != 0;
     op.posted.local = op.segments;
     if (op.posted.kind == request_kind::fetch_add || op.posted.kind == request_kind::compare_swap) {
       op.memory.resize(sizeof(std::uint64_t));

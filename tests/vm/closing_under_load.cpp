@@ -126,7 +126,7 @@ mr::remote_slice some_of(const mr::remote_region& there, generator& random, std:
 
 task<> send(side& at, generator& random) {
   auto payload = co_await at.device.pool().allocate(1 + below(random, message_bytes));
-  co_await peer_of(at).send(std::move(payload), {.solicited = one_in(random, 2)});
+  co_await peer_of(at).send(std::move(payload));
 }
 
 task<> receive(side& at, generator&) {

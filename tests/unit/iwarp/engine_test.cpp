@@ -102,7 +102,6 @@ struct region {
 
 struct message {
   bytes payload;
-  bool solicited;
   std::optional<std::uint32_t> invalidated;
   std::optional<std::uint32_t> immediate;
 };
@@ -169,7 +168,7 @@ class side : public engine_host {
 
   void received(receive_request& receive, const received_info& info) noexcept override {
     const auto payload = receive.buffer.first(info.bytes);
-    messages.push_back({bytes(payload.begin(), payload.end()), info.solicited, info.invalidated_stag, info.immediate});
+    messages.push_back({bytes(payload.begin(), payload.end()), info.invalidated_stag, info.immediate});
     if (repost_receives) machine.post_receive(receive);
     if (when_received) when_received();
   }
@@ -206,17 +205,16 @@ class side : public engine_host {
     return post(request_kind::read, bytes(size), stag, offset, pieces);
   }
   request& fetch_add(std::uint32_t stag, std::uint64_t offset, std::uint64_t add) {
-    return post(request_kind::fetch_add, bytes(8), stag, offset, 1, false, add);
+    return post(request_kind::fetch_add, bytes(8), stag, offset, 1, add);
   }
   request& compare_swap(std::uint32_t stag, std::uint64_t offset, std::uint64_t expected, std::uint64_t desired) {
-    return post(request_kind::compare_swap, bytes(8), stag, offset, 1, false, desired, expected);
+    return post(request_kind::compare_swap, bytes(8), stag, offset, 1, desired, expected);
   }
-  request& write_immediate(bytes payload, std::uint32_t stag, std::uint64_t offset, std::uint32_t immediate,
-                           bool solicited = false) {
-    return post(request_kind::write, std::move(payload), stag, offset, 1, solicited, 0, 0, immediate);
+  request& write_immediate(bytes payload, std::uint32_t stag, std::uint64_t offset, std::uint32_t immediate) {
+    return post(request_kind::write, std::move(payload), stag, offset, 1, 0, 0, immediate);
   }
   request& post(request_kind kind, bytes payload, std::uint32_t stag, std::uint64_t offset, std::size_t pieces = 1,
-                bool solicited = false, std::uint64_t operand = 0, std::uint64_t compare = 0,
+                std::uint64_t operand = 0, std::uint64_t compare = 0,
                 std::optional<std::uint32_t> immediate = std::nullopt) {
     operation& op = operations.emplace_back();
     op.posted.operand = operand;
@@ -228,7 +226,6 @@ class side : public engine_host {
       const std::size_t until = op.memory.size() * (i + 1) / pieces;
       op.segments.emplace_back(std::span(op.memory).subspan(begin, until - begin), nullptr);
     }
-    op.posted.solicited = solicited;
     return post(op, kind, stag, offset);
   }
   /// Sends at once; the memory is gone afterwards.
@@ -643,17 +640,15 @@ TEST_F(engines, pass_a_key_back_with_its_invalidation) {
   right->regions[5] = {.memory = bytes(10)};
   right->receive(10);
   right->receive(10);
-  left->post(request_kind::send_with_invalidate, pattern(3), 5, 0, 1, true);
+  left->post(request_kind::send_with_invalidate, pattern(3), 5, 0);
   run();
   ASSERT_EQ(right->messages.size(), 1U);
-  EXPECT_TRUE(right->messages[0].solicited);
   EXPECT_EQ(right->messages[0].invalidated, 5U);
   EXPECT_TRUE(right->regions.empty());
 
   left->send({});
   run();
   ASSERT_EQ(right->messages.size(), 2U);
-  EXPECT_FALSE(right->messages[1].solicited);
   EXPECT_FALSE(right->messages[1].invalidated);
 }
 
@@ -685,7 +680,7 @@ TEST_F(engines, deliver_immediate_data_behind_the_write_it_belongs_to) {
     right->receive(100);
     left->send(pattern(3));
     request& write = left->write_immediate(pattern(size), 1, 7, 0x01020304);
-    left->write_immediate(pattern(1), 1, 0, 5, true);
+    left->write_immediate(pattern(1), 1, 0, 5);
     left->send(pattern(4));
     run(100);
     EXPECT_TRUE(left->all_ok() && left->completed_in_order());
@@ -695,9 +690,8 @@ TEST_F(engines, deliver_immediate_data_behind_the_write_it_belongs_to) {
     EXPECT_EQ(right->messages[0].payload, pattern(3));
     EXPECT_FALSE(right->messages[0].immediate);
     EXPECT_EQ(right->messages[1].immediate, 0x01020304U);
-    EXPECT_TRUE(right->messages[1].payload.empty() && !right->messages[1].solicited);
+    EXPECT_TRUE(right->messages[1].payload.empty());
     EXPECT_EQ(right->messages[2].immediate, 5U);
-    EXPECT_TRUE(right->messages[2].solicited);
     EXPECT_EQ(right->messages[3].payload, pattern(4));
     EXPECT_TRUE(std::ranges::equal(std::span(right->regions[1].memory).subspan(7, size), pattern(size)));
   }
