@@ -37,10 +37,8 @@ void lease_operation::fail() const {
   throw error(errc::canceled, "lease");
 }
 
-cache::cache(std::shared_ptr<domain> home, cache_options options) {
-  if (home == nullptr) throw error(errc::invalid_argument, "a cache needs a domain");
-  core_ = std::make_shared<detail::cache_core>(std::move(home), options);
-}
+cache::cache(domain& home, cache_options options)
+    : core_(std::make_shared<detail::cache_core>(home.shared_from_this(), options)) {}
 
 cache::~cache() {
   if (core_->is_parents()) {

@@ -114,9 +114,10 @@ class [[nodiscard("co_await it")]] lease_operation final : public detail::lease_
 /// the cache before that, freeing memory that the cache has watched waits for the child.
 class cache {
  public:
-  /// Throws errc::not_supported if the monitor of `options` is not available, errc::invalid_argument if `home` is null,
-  /// and the system's error if a thread for the monitor cannot be started.
-  explicit cache(std::shared_ptr<domain> home, cache_options options = {});
+  /// Registers with `home`, as net::device::domain(), which lives on for as long as the cache and its leases. Throws
+  /// errc::not_supported if the monitor of `options` is not available, and the system's error if a thread for the
+  /// monitor cannot be started.
+  explicit cache(domain& home, cache_options options = {});
   cache(const cache&) = delete;
   cache& operator=(const cache&) = delete;
   /// Leases may outlive the cache. No task may wait for a lease when the cache is destroyed. With a monitor, the

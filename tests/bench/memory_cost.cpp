@@ -127,7 +127,7 @@ void with_malloc(std::uint64_t count) {
 void cache_lease(std::uint64_t count) {
   constexpr std::size_t regions = 1000;
   run([count]() -> task<> {
-    mr::cache cache(std::make_shared<plain_domain>(false));
+    mr::cache cache(*std::make_shared<plain_domain>(false));
     std::vector<std::byte> memory(regions * message_bytes);
     const auto range = [&](std::size_t index) {
       return std::span(memory).subspan(index * message_bytes, message_bytes);

@@ -184,7 +184,7 @@ void with_extents(std::size_t size, std::size_t count, Operation operation) {
     const auto extent = [&](std::size_t number) {
       return memory.bytes().subspan(number % (2 * size) * extent_bytes, extent_bytes - 1);
     };
-    mr::cache cache(std::make_shared<plain_domain>(), {.max_bytes = memory.bytes().size(), .max_regions = size});
+    mr::cache cache(*std::make_shared<plain_domain>(), {.max_bytes = memory.bytes().size(), .max_regions = size});
     for (std::size_t i = 0; i < size; ++i) {
       const mr::lease held = co_await cache.lease(extent(i), mr::usage::send);
     }

@@ -137,6 +137,19 @@ TEST_P_DEVICE_MEMORY(device_memory, of_both_ends_is_written_and_read) {
   }
 }
 
+TEST_P_DEVICE_MEMORY(device_memory, of_a_cache_serves_operations_of_this_end) {
+  mr::cache cache(device().domain());
+  const mr::device_memory own = gpu()->allocate(slot);
+  put(own.bytes(), pattern(slot, 4));
+  const mr::region there = co_await on_device(slot, 5);
+  const auto held = co_await cache.lease(own.bytes(), mr::usage::write_src | mr::usage::read_dst, gpu().get());
+  co_await client.write(held.slice(), there.remote());
+  EXPECT_TRUE(has(there, 4));
+  put(there.bytes(), pattern(slot, 6));
+  co_await client.read(held.slice(), there.remote());
+  EXPECT_TRUE(holds(get(own.bytes()), 6));
+}
+
 TEST_P_DEVICE_MEMORY(device_memory, of_this_end_is_written_to_and_read_from_host_memory_of_the_peer) {
   for (const std::size_t bytes : some_sizes) {
     const net::exposure there = co_await expose_zeros(server, bytes, for_peers);

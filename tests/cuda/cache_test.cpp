@@ -28,7 +28,7 @@ TEST_F(cache_of_a_gpu, keeps_memory_registered_with_a_monitor_and_without) {
   for (const auto monitor : {mr::cache_monitor::none, mr::cache_monitor::userfaultfd}) {
     run([&]() -> task<> {
       const auto memory = gpu->allocate(leased_bytes);
-      mr::cache cache(domain, {.monitor = monitor});
+      mr::cache cache(*domain, {.monitor = monitor});
       const std::uint64_t first = co_await touch(cache, memory.bytes());
       EXPECT_EQ(co_await touch(cache, memory.bytes()), first);
       EXPECT_EQ(co_await touch(cache, memory.bytes().subspan(100, 50)), first);
@@ -39,7 +39,7 @@ TEST_F(cache_of_a_gpu, keeps_memory_registered_with_a_monitor_and_without) {
 
 TEST_F(cache_of_a_gpu, registers_anew_what_was_freed_and_allocated_at_the_same_address) {
   run([&]() -> task<> {
-    mr::cache cache(domain);
+    mr::cache cache(*domain);
     auto memory = gpu->allocate(leased_bytes);
     const std::byte* const place = memory.data();
     mr::lease held = co_await cache.lease(memory.bytes(), mr::usage::send, gpu.get());
@@ -58,7 +58,7 @@ TEST_F(cache_of_a_gpu, registers_anew_what_was_freed_and_allocated_at_the_same_a
 
 TEST_F(cache_of_a_gpu, serves_threads_that_lease_the_same_memory_at_once) {
   const auto memory = gpu->allocate(leased_bytes);
-  mr::cache cache(domain);
+  mr::cache cache(*domain);
   const auto lease_often = [&] {
     run([&]() -> task<> {
       for (int i = 0; i < 50; ++i) {
@@ -73,7 +73,7 @@ TEST_F(cache_of_a_gpu, serves_threads_that_lease_the_same_memory_at_once) {
 
 TEST_F(cache_of_a_gpu, refuses_memory_that_is_no_devices) {
   run([&]() -> task<> {
-    mr::cache cache(domain);
+    mr::cache cache(*domain);
     std::vector<std::byte> host(leased_bytes);
     EXPECT_EQ(co_await code_of(cache.lease(host, mr::usage::send, gpu.get())), errc::invalid_argument);
   });

@@ -47,7 +47,7 @@ class cache_test : public ::testing::Test {
   template <class Script>
   void with_cache(Script script, const cache_options& options = {}) {
     test::run([&]() -> task<> {
-      mr::cache cache(domain, options);
+      mr::cache cache(*domain, options);
       co_await script(cache);
     });
   }
@@ -110,7 +110,7 @@ TEST_F_CACHE(cache_test, what_cannot_be_leased_is_refused_before_anything_happen
 TEST_F(cache_test, registers_on_a_worker_and_deregisters_on_one) {
   const std::thread::id here = std::this_thread::get_id();
   test::run([&]() -> task<> {
-    mr::cache cache(domain);
+    mr::cache cache(*domain);
     co_await touch(cache, part(0, 100));
     EXPECT_NE(domain->last_registration, here);
     cache.invalidate(part(0, 100));
@@ -385,7 +385,7 @@ TEST_F_CACHE(cache_test, a_failure_on_its_way_to_a_task_that_is_destroyed_is_for
 
 TASK_TEST_F(cache_test, leases_may_outlive_it) {
   in_all = 2;
-  std::optional<mr::cache> cache(std::in_place, domain);
+  std::optional<mr::cache> cache(std::in_place, *domain);
   const lease held = co_await cache->lease(part(0, 10), sending);
   co_await touch(*cache, part(10, 10));
   cache.reset();
@@ -445,7 +445,7 @@ TEST(cache_options, disabled_in_the_environment_keep_nothing) {
   const auto domain = std::make_shared<recording_domain>();
   std::vector<std::byte> memory(100);
   test::run([&]() -> task<> {
-    mr::cache cache(domain, options);
+    mr::cache cache(*domain, options);
     for (int i = 0; i < 2; ++i) {
       const lease held = co_await cache.lease(memory, sending);
       EXPECT_TRUE(held.current());
@@ -463,7 +463,7 @@ class monitored_cache : public cache_test {
 
   void SetUp() override {
     try {
-      mr::cache(domain, {.monitor = cache_monitor::userfaultfd});
+      mr::cache(*domain, {.monitor = cache_monitor::userfaultfd});
     } catch (const error& why) {
       GTEST_SKIP() << why.what();
     }
@@ -625,7 +625,7 @@ TEST_F_CACHE(monitored_cache, has_nobody_join_a_registration_of_what_it_cannot_w
 }
 
 TASK_TEST_F(monitored_cache, vouches_for_no_lease_once_it_is_gone) {
-  std::optional<mr::cache> cache(std::in_place, domain, cache_options{.monitor = cache_monitor::userfaultfd});
+  std::optional<mr::cache> cache(std::in_place, *domain, cache_options{.monitor = cache_monitor::userfaultfd});
   const lease held = co_await cache->lease(pages, sending);
   EXPECT_TRUE(held.current());
   cache.reset();
@@ -641,7 +641,7 @@ TEST_F(monitored_cache, stays_alive_while_other_threads_map_and_unmap_what_is_le
     }
   });
   test::run([&]() -> task<> {
-    mr::cache cache(domain, {.max_regions = 4, .monitor = cache_monitor::userfaultfd});
+    mr::cache cache(*domain, {.max_regions = 4, .monitor = cache_monitor::userfaultfd});
     std::mt19937 random(1);
     for (int i = 0; i < 2000; ++i) co_await touch(cache, pages.subspan(random() % 6 * page, page));
   });
@@ -701,7 +701,7 @@ TASK_TEST_F(monitored_cache, leases_nothing_of_memory_whose_end_the_monitor_has_
   co_return;
 #endif
   const std::set<pid_t> others = threads_of_this_process();
-  mr::cache cache(domain, {.monitor = cache_monitor::userfaultfd});
+  mr::cache cache(*domain, {.monitor = cache_monitor::userfaultfd});
   std::set<pid_t> monitor = threads_of_this_process();
   std::erase_if(monitor, [&](pid_t each) { return others.contains(each); });
   const lease before = co_await cache.lease(pages.first(page), sending);
@@ -721,7 +721,7 @@ TASK_TEST_F(monitored_cache, leases_nothing_of_memory_whose_end_the_monitor_has_
 
 // To the kernel a watched range is a mapping of its own, of which a process may have so many: vm.max_map_count.
 TASK_TEST_F(monitored_cache, ends_the_watch_of_what_it_keeps_no_longer) {
-  mr::cache cache(domain, {.max_regions = 2, .monitor = cache_monitor::userfaultfd});
+  mr::cache cache(*domain, {.max_regions = 2, .monitor = cache_monitor::userfaultfd});
   pages.front() = std::byte{1};  // before the parts: the kernel never joins parts that got their first pages apart
   for (std::size_t i = 0; i < 8; i += 2) {
     const lease held = co_await cache.lease(pages.subspan(i * page, page), sending | usage::recv);
@@ -745,10 +745,10 @@ TEST_F_CACHE(monitored_cache, goes_on_watching_what_another_region_needs) {
 
 // Up to Linux 6.16 one descriptor of userfaultfd(2) ends the watch of another.
 TASK_TEST_F(monitored_cache, ends_no_watch_of_a_cache_that_has_come_after_it) {
-  mr::cache first(domain, {.monitor = cache_monitor::userfaultfd});
+  mr::cache first(*domain, {.monitor = cache_monitor::userfaultfd});
   std::optional<lease> gone(co_await first.lease(pages.first(page), sending));
   map(pages.data(), 1, MAP_FIXED);
-  mr::cache second(domain, {.monitor = cache_monitor::userfaultfd});
+  mr::cache second(*domain, {.monitor = cache_monitor::userfaultfd});
   const lease held = co_await second.lease(pages.first(page), sending);
   EXPECT_TRUE(held.current());
   gone.reset();
@@ -842,7 +842,7 @@ class cache_program {
   task<> run(const std::shared_ptr<recording_domain>& domain, std::span<std::byte> memory) {
     const model::limits most{.bytes = draw_(1, 3) * 100, .regions = draw_(0, 4)};
     model expected(most);
-    mr::cache cache(domain, {.max_bytes = most.bytes, .max_regions = most.regions});
+    mr::cache cache(*domain, {.max_bytes = most.bytes, .max_regions = most.regions});
     std::vector<lease> held;
     std::uint64_t generation = 0;
     std::uint64_t hits = 0;
@@ -910,7 +910,7 @@ TEST(cache_model, any_program_finds_what_a_simple_list_would_have_kept) {
 class cache_threads : public cache_test {};
 
 TEST_F(cache_threads, share_one_cache_and_lose_nothing) {
-  mr::cache cache(domain, {.max_regions = 8});
+  mr::cache cache(*domain, {.max_regions = 8});
   const auto work = [&](unsigned seed) {
     test::run([&]() -> task<> {
       std::mt19937 random(seed);
@@ -929,7 +929,7 @@ TEST_F(cache_threads, share_one_cache_and_lose_nothing) {
 }
 
 TEST_F(cache_threads, tasks_may_be_destroyed_while_a_worker_serves_them) {
-  mr::cache cache(domain, {.max_regions = 0});
+  mr::cache cache(*domain, {.max_regions = 0});
   for (int round = 0; round < 1000; ++round) {
     test::run([&]() -> task<> {
       int received = 0;

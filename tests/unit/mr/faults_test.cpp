@@ -110,7 +110,7 @@ task<> use_a_cache(unsigned seed, surroundings& around) {
   dice draw(seed);
   std::array<std::optional<lease>, 4> held;
   try {
-    cache source(around.domain, {.max_bytes = draw(1, 3) * 100, .max_regions = draw(0, 4)});
+    cache source(*around.domain, {.max_bytes = draw(1, 3) * 100, .max_regions = draw(0, 4)});
     for (int step = 0; step < 30; ++step) {
       try {
         const std::size_t from = draw(0, 300);

@@ -232,7 +232,7 @@ TEST_F(population_test, comes_before_the_registration_that_a_cache_makes) {
   bool there = false;
   domain->while_registering = [&] { there = resident(space.bytes()); };
   test::run([&]() -> task<> {
-    cache kept(domain);
+    cache kept(*domain);
     const lease held = co_await kept.lease(space.bytes(), usage::send);
   });
   EXPECT_TRUE(there);
