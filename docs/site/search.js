@@ -3,21 +3,38 @@
 // title, place, kind and text.
 const query = document.getElementById("query");
 
+// Where the text has the word, and how well: 3 as a whole word, 2 at the beginning of one, 1 within one, 0 not at all.
+// Parts of a name such as connect_with_retry are words.
+function find(text, word) {
+  const joins = (one, other) => /^[\p{L}\p{N}]{2}$/u.test(one + other);
+  let best = {at: -1, well: 0};
+  for (let at = text.indexOf(word); at >= 0 && best.well < 3; at = text.indexOf(word, at + 1)) {
+    const behind = at + word.length;
+    const begins = at === 0 || !joins(text[at - 1], word[0]);
+    const ends = behind === text.length || !joins(word[word.length - 1], text[behind]);
+    const well = !begins ? 1 : ends ? 3 : 2;
+    if (well > best.well) best = {at, well};
+  }
+  return best;
+}
+
 function score(row, words) {
   const title = row[0].toLowerCase(), last = title.split("::").pop(), text = row[3].toLowerCase();
   let sum = 0;
   for (const word of words) {
     if (last === word || title === word) sum += 100;
     else if (last.startsWith(word)) sum += 40;
-    else if (title.includes(word)) sum += 20;
-    else if (text.includes(word)) sum += 1;
-    else return 0;
+    else {
+      const points = Math.max([0, 5, 30, 35][find(title, word).well], [0, 1, 8, 12][find(text, word).well]);
+      if (points === 0) return 0;
+      sum += points;
+    }
   }
   return sum + (row[2] === "class" || row[2] === "struct" ? 3 : 0);
 }
 
 function excerpt(text, words) {
-  const places = words.map((word) => text.toLowerCase().indexOf(word)).filter((place) => place >= 0);
+  const places = words.map((word) => find(text.toLowerCase(), word).at).filter((place) => place >= 0);
   const first = Math.min(...places, text.length);
   const at = first < 120 || first === text.length ? 0 : text.indexOf(" ", first - 60) + 1;
   return (at > 0 ? "… " : "") + text.slice(at, at + 180) + (text.length > at + 180 ? " …" : "");
@@ -40,7 +57,7 @@ function search() {
     link.href = row[1];
     link.textContent = row[0];
     kind.textContent = " " + row[2];
-    const notInTitle = words.filter((word) => !row[0].toLowerCase().includes(word));
+    const notInTitle = words.filter((word) => find(row[0].toLowerCase(), word).well < 2);
     item.append(link, kind, document.createElement("br"), excerpt(row[3], notInTitle));
     found.append(item);
   }
