@@ -7,6 +7,11 @@
 
 using namespace weft;
 
+void print_address(const net::listener& listener) {
+  std::printf("listening on %s\n", std::string(listener.address()).c_str());
+  std::fflush(stdout);
+}
+
 task<> serve(net::connection peer) {
   while (auto message = co_await peer.recv()) {       // empty: the peer has closed
     co_await peer.send(std::move(message->payload));  // the payload stays alive until the transport is done with it
@@ -15,8 +20,7 @@ task<> serve(net::connection peer) {
 
 task<> server(net::device& device, std::string address) {
   auto listener = co_await device.listen(address);
-  std::printf("listening on %s\n", std::string(listener.address()).c_str());
-  std::fflush(stdout);
+  print_address(listener);
   auto accept_all = [&](scope& peers) -> task<> {
     while (auto peer = co_await listener.accept()) peers.spawn(serve(std::move(*peer)));
   };
