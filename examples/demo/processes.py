@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs that run beside each other, and what they cost."""
 
+import itertools
 import os
 import re
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from dataclasses import dataclass
 
@@ -116,32 +118,43 @@ def median(values):
 
 
 class Activity:
-    """What goes on, on a terminal: a line that the table replaces."""
+    """What goes on, on a terminal: a line that moves until the table replaces it."""
 
     shows = sys.stderr.isatty()
 
     def __init__(self, what):
         self.what = what
-        self.steps = 0
+        self.doing = "starts"
+        self.over = threading.Event()
+        self.mover = threading.Thread(target=self._move)
 
     def step(self, doing):
-        if self.shows:
-            sys.stderr.write(f"\r\x1b[K{self.what}: {'|/-' [self.steps % 3]} {doing}")
+        self.doing = doing
+
+    def _move(self):
+        for mark in itertools.cycle("|/-\\"):
+            sys.stderr.write(f"\r\x1b[K{self.what}: {mark} {self.doing}")
             sys.stderr.flush()
-        self.steps += 1
+            if self.over.wait(0.25):
+                break
+        sys.stderr.write("\r\x1b[K")
+        sys.stderr.flush()
 
     def __enter__(self):
+        if self.shows:
+            self.mover.start()
         return self
 
     def __exit__(self, *unused):
         if self.shows:
-            sys.stderr.write("\r\x1b[K")
+            self.over.set()
+            self.mover.join()
 
 
-def print_table(header, rows):
-    """The first column is of names, the others of numbers."""
+def print_table(header, rows, note=""):
+    """The first column is of names, the others of numbers. The note stands below."""
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
     for row in [header, *rows]:
         cells = [row[0].ljust(widths[0])] + [cell.rjust(width) for cell, width in zip(row[1:], widths[1:])]
         print("   " + "   ".join(cells).rstrip())
-    print(flush=True)
+    print(f"   {note}\n" if note else "", flush=True)
