@@ -25,12 +25,11 @@ void set_iwarp(transport_kind& kind) {
   kind.deepest_queue = net::max_depth;
 }
 
-// A provider of libfabric's, if the device is one: none looks at who uses a key, and those in software pin nothing.
+// A provider of libfabric's, if the device is one: none looks at who uses a key.
 void set_fabric(transport_kind& kind) {
   if (!kind.device.starts_with("fabric")) return;
   kind.keys_can_be_passed_on = kind.keeps_length_of_private_data = true;
   kind.writing_allows_atomics = true;
-  kind.pins_pages = false;
 }
 
 std::string& cuda_library() {
@@ -46,14 +45,16 @@ const std::string& chosen_cuda() { return cuda_library(); }
 void choose_transport(std::string_view device, std::string_view address) {
   const bool is_v6 = address.find(':') != std::string_view::npos && !address.starts_with('[');
   const std::string any_port = (is_v6 ? "[" + std::string(address) + "]" : std::string(address)) + ":0";
+  net::device opened = net::device::open(device);
   // A device has a checksum in any case.
-  const bool is_iwarp = net::device::open(device).name() == "iwarp";
+  const bool is_iwarp = opened.name() == "iwarp";
   const auto checksums = is_iwarp ? std::vector<bool>{false, true} : std::vector<bool>{false};
   for (const bool checksum : checksums) {
     chosen().push_back({.name = checksum ? "chosen_device_with_checksum" : "chosen_device",
                         .device = std::string(device),
                         .any_address = any_port,
-                        .iwarp = {.checksum = checksum}});
+                        .iwarp = {.checksum = checksum},
+                        .pins_pages = opened.domain().pins()});
     if (is_iwarp) set_iwarp(chosen().back());
     set_fabric(chosen().back());
   }
