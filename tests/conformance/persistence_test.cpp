@@ -59,18 +59,6 @@ TEST_P_PERSISTENCE(persistence, of_what_was_written_is_there_once_the_flush_has_
   EXPECT_EQ(file.unwritten_kib(), 0u);
 }
 
-TEST_P_PERSISTENCE(persistence, comes_after_the_operations_before_it_and_before_those_behind_it) {
-  const disk_file file(2 * page);
-  mr::region there = co_await region_over(file, 2 * page);
-  auto source = co_await filled(pool(), 2 * page, 5);
-  auto back = co_await zeroed(pool(), 2 * page);
-  std::array all{client.write(source, there.remote()), client.flush(there.remote(), net::flush_type::persistent),
-                 client.read(back, there.remote())};
-  co_await client.batch(all);
-  EXPECT_EQ(file.unwritten_kib(), 0u);
-  EXPECT_TRUE(holds(back.bytes(), 5));
-}
-
 TEST_P_PERSISTENCE(persistence, of_both_directions_at_once) {
   const disk_file ours(page);
   const disk_file theirs(page);
@@ -198,6 +186,33 @@ WEFT_ON_EVERY_TRANSPORT(persistence_with_held_workers);
 
 #define TEST_P_HELD(suite, name) \
   TEST_P_WHERE(suite, name, opens_regions() && has_windows(), no_open_regions, persistent(), persistent())
+
+TEST_P_HELD(persistence_with_held_workers, comes_after_the_operations_before_it_and_before_those_behind_it) {
+  const disk_file file(2 * page);
+  mr::region there = co_await region_over(file, 2 * page);
+  const mr::remote_region remote = there.remote();
+  connected others = co_await connect_pair();
+  auto before = co_await filled(pool(), 2 * page, 5);
+  auto behind = co_await filled(pool(), page, 6);
+  auto back = co_await zeroed(pool(), 2 * page);
+  workers_.hold_next_until_waited_for();
+  const auto post_all = [&]() -> task<> {
+    std::array all{client.write(before, remote), client.flush(remote, net::flush_type::persistent),
+                   client.write(behind, remote.slice(page, page)), client.read(back, remote)};
+    co_await client.batch(all);
+  };
+  attempt batch(tasks, post_all());
+  while (!workers_.hold_it()) co_await yield();
+  co_await settle();
+  co_await expect_delivery(others.client, others.server);  // of what was posted before, all that was to come has come
+  EXPECT_TRUE(holds(there.bytes(), 5));
+  EXPECT_FALSE(batch.ended());
+  workers_.let_go();
+  EXPECT_TRUE(co_await succeeds(batch));
+  EXPECT_LE(file.unwritten_kib(), page / 1024);  // of the write behind it alone
+  EXPECT_TRUE(holds(back.bytes().first(page), 5));
+  EXPECT_TRUE(holds(back.bytes().last(page), 6));
+}
 
 TEST_P_HELD(persistence_with_held_workers, is_not_said_of_memory_that_was_taken_back_meanwhile) {
   const disk_file file(page);
