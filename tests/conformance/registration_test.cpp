@@ -178,9 +178,16 @@ TEST_P_WHERE(registrations, that_are_disabled_are_closed_to_peers, device().doma
 TEST_P_REGIONS(registrations, are_refreshed_after_other_pages_were_mapped_there) {
   const address_space place(bytes);
   auto region = co_await device().domain().register_memory(place.bytes(), {.usage = all_uses});
-  void* const begin = place.bytes().data();
-  EXPECT_EQ(::mmap(begin, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0), begin);
+  const auto map_others = [](std::span<std::byte> at) {
+    constexpr int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
+    EXPECT_EQ(::mmap(at.data(), at.size(), PROT_READ | PROT_WRITE, flags, -1, 0), at.data());
+  };
+  map_others(place.bytes());
   co_await mr::porting::refresh(region);
+  co_await serves_both_sides(client, region, 0);
+  const std::array halves{place.bytes().first(bytes / 2), place.bytes().last(bytes / 2)};
+  for (const std::span<std::byte> half : halves) map_others(half);
+  co_await mr::porting::refresh(region, halves);
   co_await serves_both_sides(client, region, 0);
   co_await region.release();
 }
