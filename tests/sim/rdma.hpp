@@ -31,6 +31,8 @@ struct rdma_traits {
 
   int numa_node = -1;  ///< next to it; -1: none
 
+  bool pages_on_demand = true;  ///< any memory, or all of it at once; not of an RNIC
+
   bool has_flush = false;        ///< FLUSH, and takes all memory for persistent
   bool driver_has_flush = true;  ///< and its driver in user space as well
 
@@ -225,6 +227,7 @@ class rdma final : public net::verbs::rdma_calls, private test::immovable {
   void later(duration how_long, std::uint64_t id, std::function<void(identity&)> what);
   [[nodiscard]] duration some_delay() noexcept { return place_.delay(); }
   [[nodiscard]] bool fails() noexcept { return removed_ || place_.call_fails(); }
+  [[nodiscard]] bool pages_on_demand() const noexcept { return traits_.pages_on_demand && !traits_.is_iwarp; }
   [[nodiscard]] bool has_windows_of_one_peer() const noexcept {
     return traits_.windows == net::verbs::window_kind::type_2a || traits_.windows == net::verbs::window_kind::type_2b;
   }

@@ -141,6 +141,7 @@ void rdma::check_unmapping(const void* address, std::size_t bytes) {
   if (removed_) return;
   const auto from = reinterpret_cast<std::uintptr_t>(address);
   for (const auto& [key, item] : local_keys_) {
+    if ((item->rights & IBV_ACCESS_ON_DEMAND) != 0) continue;  // it looks for the pages as it comes to them
     const auto start = reinterpret_cast<std::uintptr_t>(item->addr);
     require(start + item->length <= from || from + bytes <= start, "memory is unmapped that is still registered");
   }
@@ -197,6 +198,11 @@ int rdma::query_device(ibv_context*, ibv_device_attr* found) noexcept {
 int rdma::query_device_ex(ibv_context*, ibv_device_attr_ex* found) noexcept {
   *found = {};
   if (traits_.has_flush) found->device_cap_flags_ex = net::verbs::can_flush_persistent;
+  if (!pages_on_demand()) return 0;
+  found->odp_caps.general_caps = IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT;
+  found->odp_caps.per_transport_caps.rc_odp_caps =
+      IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ |
+      (traits_.has_atomics ? IBV_ODP_SUPPORT_ATOMIC : 0U) | IBV_ODP_SUPPORT_SRQ_RECV;
   return 0;
 }
 
@@ -297,6 +303,12 @@ int rdma::reg_mr(ibv_pd* domain, void* memory, std::size_t bytes, std::uint64_t 
   if (fails()) return -ENOMEM;
   if ((access & writes) != 0 && (access & IBV_ACCESS_LOCAL_WRITE) == 0) return -EINVAL;
   if ((access & net::verbs::access_flush_persistent) != 0 && !traits_.has_flush) return -EINVAL;
+  if ((access & IBV_ACCESS_ON_DEMAND) != 0 && !pages_on_demand()) return -EOPNOTSUPP;
+  if (bytes == SIZE_MAX) {  // implicit paging on demand: ibv_reg_mr(3)
+    if (memory != nullptr || (access & IBV_ACCESS_ON_DEMAND) == 0) return -EINVAL;
+    constexpr unsigned of_peers = writes | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_MW_BIND;
+    require((access & of_peers) == 0, "all memory of a process is opened to its peers");
+  }
   auto* const item = make_in<region>(domain);
   item->addr = memory;
   item->length = bytes;

@@ -148,6 +148,42 @@ TEST_F(simulated_rdma, an_rnic_flushes) {
   run(lend(mr::usage::read_src), ask);
 }
 
+TEST_F(simulated_rdma, all_memory_at_once_serves_operations_of_this_side_where_the_device_pages_on_demand) {
+  constexpr std::size_t bytes = 3000;
+  constexpr mr::usage uses = mr::usage::send | mr::usage::recv | mr::usage::read_dst | mr::usage::write_src;
+  const auto serve = [&](net::connection& peer) -> task<> {
+    auto all = co_await home->domain().register_memory(mr::everything(), {.usage = uses});
+    std::vector<std::byte> lent(bytes);
+    auto region =
+        co_await home->domain().register_memory(std::span(lent), {.usage = mr::usage::write_dst | mr::usage::read_src});
+    co_await tell(peer, region.remote());
+    std::vector<std::byte> received(bytes);
+    EXPECT_TRUE(co_await peer.recv_into(all.slice(received)));
+    EXPECT_TRUE(test::holds(received, 2));
+    EXPECT_TRUE(test::holds(lent, 1));
+    co_await close_behind(peer);
+    co_await region.release();
+    co_await all.release();
+  };
+  const auto ask = [&](net::connection& peer) -> task<> {
+    auto all = co_await home->domain().register_memory(mr::everything(), {.usage = uses});
+    const auto there = co_await hear(peer);
+    std::vector<std::byte> own(bytes);
+    std::vector<std::byte> back(bytes);
+    test::fill(own, 1);
+    co_await peer.write(all.slice(own), there);
+    co_await peer.read(all.slice(back), there);
+    EXPECT_TRUE(test::holds(back, 1));
+    test::fill(own, 2);
+    co_await peer.send(all.slice(own));
+    co_await peer.close();
+    co_await all.release();
+  };
+  run(serve, ask);
+  open({.pages_on_demand = false});
+  EXPECT_FALSE(home->domain().capabilities().everything);
+}
+
 // irdma, erdma and siw have room for less than most, and refuse a queue pair that asks for more.
 TEST_F(simulated_rdma, small_messages_go_inline_where_there_is_room_for_them) {
   open({.most_inline = 80});
