@@ -89,17 +89,10 @@ task<region> domain::register_state(std::unique_ptr<detail::region_state> state,
   co_return region(std::move(state));
 }
 
-void domain::do_refresh(registration& item, detail::region_state& target) {
-  const registration made = register_as(target, target.options);
-  do_deregister(item);
-  item = made;
-}
-
-void domain::do_reregister(std::optional<registration>& item, detail::region_state&, std::span<std::byte> memory,
-                           const registration_options& options) {
-  const registration made = do_register(memory, options);
-  do_deregister(*item);
-  item = made;
+void domain::do_refresh(detail::region_state& target, const registration_options& options) {
+  const registration made = register_as(target, options);
+  do_deregister(target.registration);
+  target.registration = made;
 }
 
 }  // namespace weft::mr

@@ -8,7 +8,6 @@
 #include <weft/runtime/task.hpp>
 
 #include <memory>
-#include <optional>
 #include <span>
 #include <type_traits>
 #include <utility>
@@ -74,10 +73,8 @@ class domain : public registrar, public std::enable_shared_from_this<domain> {
   /// Takes the fabric's name, and what it can do.
   using registrar::registrar;
 
-  /// Both register the memory again before they end the old registration.
-  void do_refresh(registration& item, detail::region_state& target) override;
-  void do_reregister(std::optional<registration>& item, detail::region_state& target, std::span<std::byte> memory,
-                     const registration_options& options) override;
+  /// Makes another registration before it ends the old one.
+  void do_refresh(detail::region_state& target, const registration_options& options) override;
 
  private:
   void check_direct(const detail::region_state& target, const registration_options& options) const;

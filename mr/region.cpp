@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <weft/mr/everything.hpp>
 #include <weft/mr/region.hpp>
-#include <weft/mr/region/change.hpp>
 #include <weft/mr/registrar.hpp>
 #include <weft/runtime/core/stop_shield.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/offload.hpp>
 
 #include <fmt/core.h>
-
-#include <optional>
 
 namespace weft::mr {
 region::~region() {
@@ -62,8 +58,8 @@ slice region::slice() const {
 }
 
 remote_region region::remote() const {
-  if (state_ != nullptr) state_->check_unchanging("take the key of");
   if (!*this) throw error(errc::access_denied, "take the key of a region that was released, or moved from");
+  state_->check_unchanging("take the key of");
   const mr::usage open = usage() & peer_usages;
   if (open == mr::usage::none) {
     throw error(errc::access_denied,
@@ -85,52 +81,6 @@ std::unique_ptr<detail::region_state> region::take(const char* what) {
     throw state_->in_use(alone, what);
   }
   return std::unique_ptr<detail::region_state>(state_.take());
-}
-
-task<> region::reregister(registration_options options) { return reregister(bytes(), options); }
-
-task<> region::reregister(std::span<std::byte> memory, registration_options options) {
-  if (!*this) throw error(errc::invalid_argument, "register an empty region again");
-  detail::region_state& target = *state_;
-  if (!target.borrowed && (memory.data() != data() || memory.size() != size())) {
-    throw error(errc::invalid_argument, "register other memory in a region that owns its memory");
-  }
-  if (!target.ranges.empty() || !target.enabled || target.counter != nullptr || options.disabled) {
-    throw error(errc::invalid_argument,
-                "register again a region that has several ranges, is disabled or counts writes");
-  }
-  if (target.device != nullptr || options.device != nullptr) {
-    throw error(errc::invalid_argument, "register memory of a device again: release it, and register it anew");
-  }
-  if (target.options.direct || options.direct) {
-    throw error(errc::invalid_argument, "register again a region that peers may use directly");
-  }
-  if (is_everything(bytes()) || is_everything(memory)) {
-    throw error(errc::invalid_argument, "register everything again: release it, and register it anew");
-  }
-  if (overlaps(target.options.usage | options.usage, mr::usage::flush_persistent)) {
-    throw error(errc::invalid_argument, "register again a region with usage flush_persistent");
-  }
-  const detail::change going_on(target, "register again");
-  bool registered = false;
-  const struct outcome {  // a destructor, because the frame may be destroyed meanwhile
-    detail::region_state& target;
-    std::span<std::byte> memory;
-    const registration_options& options;
-    const bool& registered;
-    ~outcome() {
-      if (!registered) return;
-      target.bytes = memory;
-      target.set(options);
-    }
-  } written{target, memory, options, registered};
-  std::optional<registration> item(target.registration);
-  const auto work = [&item, &target, memory, &options, &registered] {
-    target.end_last_uses();
-    target.domain->reregister_now(item, target, memory, options);
-    registered = true;
-  };
-  co_await detail::work_on(target, item, {&memory, 1}, options, work);
 }
 
 task<> region::release() {

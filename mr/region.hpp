@@ -19,9 +19,9 @@ namespace weft::mr {
 /// A region that owns its memory keeps it until deregistration has returned. If such a region is destroyed on an
 /// executor, a worker deregisters it and frees the memory. End a region that borrows its memory with release(): its
 /// destructor deregisters on the calling thread, and waits for windows that are being revoked, so that nobody touches
-/// the memory once it returns. If an operation or a window still uses such a region, or reregister(),
-/// porting::refresh() or porting::enable() still runs, its destructor ends the program. A region that was moved from is
-/// empty: it has no bytes.
+/// the memory once it returns. If an operation or a window still uses such a region, or porting::refresh() or
+/// porting::enable() still runs, its destructor ends the program. A region that was moved from is empty: it has no
+/// bytes.
 ///
 /// Any number of threads may call its const members at the same time, and use its slices on connections of different
 /// executors. Only one thread at a time may move, change, release or destroy it, and no other thread may be in one of
@@ -40,7 +40,7 @@ class region {
 
   void swap(region& other) noexcept { state_.swap(other.state_); }
   /// False if it is empty.
-  explicit operator bool() const noexcept { return state_ != nullptr && state_->registered; }
+  explicit operator bool() const noexcept { return state_ != nullptr; }
 
   /// The size in bytes, over all ranges.
   [[nodiscard]] std::size_t size() const noexcept { return state_ != nullptr ? state_->size() : 0; }
@@ -55,7 +55,7 @@ class region {
 
   /// A view of `length` bytes from `offset` on, for local operations. Throws errc::out_of_range beyond the region, and
   /// for bytes that span several ranges: take a slice of each range, for an operation that gathers. errc::busy while
-  /// reregister(), porting::refresh() or porting::enable() runs, because each may give the region another key.
+  /// porting::refresh() or porting::enable() runs, because each may give the region another key.
   [[nodiscard]] mr::slice slice(std::size_t offset, std::size_t length) const;
   /// A view of `part`, which must lie in one range of the region. Throws as slice(offset, length) does.
   [[nodiscard]] mr::slice slice(std::span<std::byte> part) const;
@@ -67,26 +67,11 @@ class region {
   /// errc::busy as with slice().
   [[nodiscard]] remote_region remote() const;
 
-  /// Changes the region's usage or options, as if it were released and its memory registered again. Its keys may
-  /// change: call slice() and remote() again. Where the device can change a region (ibv_rereg_mr(3)), pages that were
-  /// pinned stay pinned, even if something else has been mapped there.
-  ///
-  /// errc::busy as with release(). That error and those of domain::register_memory() leave the region as it is, except
-  /// in the rare case that a device drops a registration which it fails to change: the region is empty then. A
-  /// requested_key must differ from the current key. errc::invalid_argument for an empty region; for one that is, or
-  /// would become, disabled, direct, of device memory or of everything; for one that has several ranges or counts
-  /// writes; and for usage::flush_persistent, before or after. A stop does not interrupt it; until it has ended,
-  /// slice() and remote() throw errc::busy. From an executor.
-  task<> reregister(registration_options options);
-  /// Registers other memory in a region that borrows its memory. errc::invalid_argument for other memory in a region
-  /// that owns its memory; otherwise as the other overload.
-  task<> reregister(std::span<std::byte> memory, registration_options options);
-
   /// Deregisters on a worker, then frees memory that the region owns. A stop does not interrupt it.
   ///
-  /// errc::busy while an operation or a window uses the region, and while reregister(), porting::refresh() or
-  /// porting::enable() runs; the region then stays as it is. Windows that were destroyed do not count, even if a worker
-  /// is still revoking them: release() waits for them. A peer that still uses the key gets an error. From an executor.
+  /// errc::busy while an operation or a window uses the region, and while porting::refresh() or porting::enable() runs;
+  /// the region then stays as it is. Windows that were destroyed do not count, even if a worker is still revoking them:
+  /// release() waits for them. A peer that still uses the key gets an error. From an executor.
   task<> release();
 
   /// The state behind the region, for mr/porting. Null if the region was released, moved from or default-constructed.

@@ -3,6 +3,7 @@
 #include <weft/mr/device/owner_keys.hpp>
 #include <weft/mr/device_memory.hpp>
 #include <weft/mr/everything.hpp>
+#include <weft/mr/region/region_state.hpp>
 #include <weft/mr/registrar.hpp>
 #include <weft/mr/system/mapping.hpp>
 #include <weft/mr/system/page.hpp>
@@ -23,18 +24,10 @@ std::uint64_t offset_in_page(std::uint64_t address) noexcept { return address % 
 
 }  // namespace
 
-void registrar::reregister_now(std::optional<registration>& item, detail::region_state& target,
-                               std::span<std::byte> memory, const registration_options& options) {
-  check(memory, options);
-  try {
-    do_reregister(item, target, memory, options);
-  } catch (...) {
-    if (!item) ended_.fetch_add(1, std::memory_order_release);
-    throw;
-  }
+void registrar::refresh_now(detail::region_state& target, const registration_options& options) {
+  check_persistent(target.bytes, options);
+  do_refresh(target, options);
 }
-
-void registrar::refresh_now(registration& item, detail::region_state& target) { do_refresh(item, target); }
 
 // errc::not_supported of do_register() means that the driver gives the fabric no access to this memory: the memory is
 // then out of reach, as it is for a fabric without domain_capabilities::device_memory.

@@ -9,7 +9,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -48,13 +47,9 @@ class registrar {
   /// Counts of the registrations so far. From any thread.
   [[nodiscard]] domain_statistics statistics() const noexcept;
 
-  /// Refreshes `item`, the registration of `target`; no local operation may use the region. For workers. If it throws
-  /// weft::error, `item` is as it was.
-  void refresh_now(registration& item, detail::region_state& target);
-  /// Registers `target` with other memory or options; no operation may use it. For workers. If it throws weft::error,
-  /// `item` is as it was, or empty if `target` is no longer registered.
-  void reregister_now(std::optional<registration>& item, detail::region_state& target, std::span<std::byte> memory,
-                      const registration_options& options);
+  /// Registers the memory of `target` anew, with `options`; no local operation may use the region. For workers. If it
+  /// throws weft::error, the registration is as it was.
+  void refresh_now(detail::region_state& target, const registration_options& options);
 
   /// Registers on the calling thread, which may block: for workers. The result is empty for device memory that the
   /// fabric does not reach. The errors of domain::register_memory(), and errc::not_supported for
@@ -72,8 +67,6 @@ class registrar {
   /// Whether the fabric's device carries out persistent flushes of memory that is registered with `options`. Other
   /// memory with usage::flush_persistent is flushed by its owner.
   [[nodiscard]] bool is_flushed_by_device(const registration_options& options) const noexcept;
-  /// Throws errc::not_supported if the owner must, but cannot, make `memory` persistent. For workers.
-  void check_persistent(std::span<const std::byte> memory, const registration_options& options) const;
   /// Returns the descriptor with which peers use the first `size` bytes of `target` for the usages `open`.
   [[nodiscard]] remote_region describe(const memory_record& target, std::uint64_t size, mr::usage open) const;
 
@@ -142,14 +135,11 @@ class registrar {
   /// Calls do_register(), do_register_ranges() or register_of_device(), as `target` requires.
   [[nodiscard]] registration register_as(const memory_record& target, const registration_options& options);
 
-  /// Refreshes the pages of `item`, which no local operation uses. The implementation of class domain registers the
-  /// memory again. Called on any thread except an executor's. If it throws weft::error, `item` must be as it was.
-  virtual void do_refresh(registration& item, detail::region_state& target) = 0;
-  /// Replaces `item`, the registration of `target`, which no operation uses. The implementation of class domain makes
-  /// the new registration before it ends the old one. Called on any thread except an executor's, with options that have
-  /// been checked. If it throws weft::error, `item` must be as it was, or empty if the old registration was lost.
-  virtual void do_reregister(std::optional<registration>& item, detail::region_state& target,
-                             std::span<std::byte> memory, const registration_options& options) = 0;
+  /// Takes the pages that are now mapped at `target`, which no local operation uses, into its registration. `options`
+  /// are those of `target`, or, where domain_capabilities::gates is false, those with which it is enabled. The
+  /// implementation of class domain makes another registration, then ends the old one. Called on any thread except an
+  /// executor's. If it throws weft::error, the registration must be as it was.
+  virtual void do_refresh(detail::region_state& target, const registration_options& options) = 0;
 
   /// Calls do_register() for device memory. Returns an empty registration if the fabric does not reach the memory.
   [[nodiscard]] registration register_of_device(std::span<std::byte> memory, const registration_options& options);
@@ -160,6 +150,8 @@ class registrar {
   void check_ranges(std::span<const std::span<std::byte>> ranges, const registration_options& options) const;
 
  private:
+  // Throws errc::not_supported if the owner must, but cannot, make `memory` persistent. For workers.
+  void check_persistent(std::span<const std::byte> memory, const registration_options& options) const;
   void check_supported(const registration_options& options) const;
   void check_device(const registration_options& options) const;
   void check_everything(const registration_options& options) const;

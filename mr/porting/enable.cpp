@@ -4,8 +4,6 @@
 #include <weft/mr/registrar.hpp>
 #include <weft/runtime/error.hpp>
 
-#include <optional>
-
 namespace weft::mr::porting {
 namespace {
 
@@ -14,18 +12,13 @@ void let_in(mr::detail::region_state& target) noexcept {
   target.enabled = true;
 }
 
-// Registers the region again, now with rights for peers. If the handle of a region that owns its memory is destroyed
+// Registers the region anew, now with rights for peers. If the handle of a region that owns its memory is destroyed
 // meanwhile, `going_on` frees the state.
 task<> open_to_peers(mr::detail::region_state& target) {
   const mr::detail::change going_on(target, "enable");
   registration_options options = target.options;
   options.disabled = false;
-  std::optional<registration> item(target.registration);
-  const auto work = [&item, &target, &options] {
-    target.end_last_uses();
-    target.domain->reregister_now(item, target, target.bytes, options);
-  };
-  co_await mr::detail::work_on(target, item, target.all_ranges(), options, work);
+  co_await mr::detail::register_anew(target, options);
   target.set(options);
   if (target.counter != nullptr) target.domain->count_writes(target, *target.counter);
   let_in(target);
@@ -35,8 +28,8 @@ task<> open_to_peers(mr::detail::region_state& target) {
 
 task<> enable(region& target) {
   mr::detail::region_state* const state = target.state();
-  if (state != nullptr) state->check_unchanging("enable");
   if (!target) throw error(errc::invalid_argument, "enable an empty region");
+  state->check_unchanging("enable");
   if (state->enabled) co_return;
   const bool has_gates = state->domain->capabilities().gates;
   if (!has_gates && overlaps(state->options.usage, peer_usages)) co_return co_await open_to_peers(*state);

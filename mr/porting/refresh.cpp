@@ -6,8 +6,6 @@
 
 #include <fmt/core.h>
 
-#include <optional>
-
 namespace weft::mr::porting {
 
 namespace {
@@ -26,13 +24,7 @@ task<> refresh_all(region& target) {
   }
   if (state.options.direct) throw error(errc::invalid_argument, "refresh a region that peers may use directly");
   const mr::detail::change going_on(state, "refresh");
-  std::optional<registration> item(state.registration);
-  const auto work = [&item, &state] {
-    state.end_last_uses();
-    state.domain->check_persistent(state.bytes, state.options);
-    state.domain->refresh_now(*item, state);
-  };
-  co_await mr::detail::work_on(state, item, state.all_ranges(), state.options, work);
+  co_await mr::detail::register_anew(state, state.options);
   const bool has_other_keys = !state.domain->capabilities().gates;
   if (state.counter != nullptr && has_other_keys) state.domain->count_writes(state, *state.counter);
 }

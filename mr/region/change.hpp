@@ -1,21 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/mr/device/copy_engine.hpp>
-#include <weft/mr/region/population.hpp>
 #include <weft/mr/region/region_state.hpp>
 #include <weft/mr/registration.hpp>
-#include <weft/runtime/core/stop_shield.hpp>
-#include <weft/runtime/offload.hpp>
 #include <weft/runtime/task.hpp>
 
 #include <atomic>
 #include <cstdint>
-#include <optional>
-#include <span>
-#include <utility>
 
-// How a region is refreshed, or registered again.
+// How a region is refreshed, or enabled.
 namespace weft::mr::detail {
 
 /// Holds a region while a worker changes its registration. The region's handle may be moved meanwhile, and the handle
@@ -43,29 +36,8 @@ class change {
   region_state& target_;
 };
 
-/// Populates these ranges, then has a worker run `work`, which replaces `item` by another registration, or leaves
-/// `item` empty if the ranges are no longer registered. Then this coroutine, not the worker, copies `item` to `target`,
-/// or makes `target` empty: on its executor, and also when `work` throws or the frame is destroyed early.
-template <class Work>
-task<> work_on(region_state& target, std::optional<registration>& item, std::span<const std::span<std::byte>> ranges,
-               const registration_options& options, Work& work) {
-  const struct outcome {
-    region_state& target;
-    const std::optional<registration>& item;
-    ~outcome() {
-      if (item) {
-        target.registration = *item;
-        return;
-      }
-      target.registered = false;
-      copy_engine::close_key(std::exchange(target.owners_key, 0));
-      target.bytes = {};
-      target.usage = target.options.usage = mr::usage::none;
-    }
-  } written{target, item};
-  const weft::detail::stop_shield shield(co_await weft::detail::current_promise());
-  co_await populate(*target.domain, ranges, options);
-  co_await weft::detail::offload_for_resources(work);
-}
+/// Populates the memory of `target`, then has a worker register it anew with `options`. Call it while a `change` holds
+/// the region. If it throws weft::error, the registration is as it was. A stop does not interrupt it.
+task<> register_anew(region_state& target, registration_options options);
 
 }  // namespace weft::mr::detail

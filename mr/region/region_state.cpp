@@ -83,8 +83,7 @@ void detail::region_state::check_unchanging(const char* what) const {
 
 error detail::region_state::in_use(std::uint32_t all_holders, const char* what) const {
   if (changing) {
-    return {errc::busy,
-            fmt::format("{} a region of {} bytes that is being refreshed or registered again", what, size())};
+    return {errc::busy, fmt::format("{} a region of {} bytes that is being refreshed or enabled", what, size())};
   }
   return {errc::busy,
           fmt::format("{} a region of {} bytes: {} operations and windows use it", what, size(), all_holders - 1)};

@@ -39,7 +39,7 @@ class region_state : public background_job, public memory_record {
   bool registered = false;
   bool borrowed = true;
   bool enabled = true;
-  bool changing = false;  // a worker is changing the registration, which must not be used until the result is known
+  bool changing = false;  // a worker registers the memory anew; until it is done, the registration must not be used
   std::shared_ptr<write_counter_core> counter;
   told_counter told;  // the number under which peers report writes that the fabric does not see
   peer_gate windows;

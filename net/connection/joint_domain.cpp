@@ -154,21 +154,12 @@ mr::remote_region joint_domain::do_describe(const mr::memory_record& target, std
   return {std::span(places).first(count), size, open};
 }
 
-void joint_domain::replace(mr::registration& item, mr::memory_record& target,
-                           std::vector<mr::registration> made) noexcept {
-  std::swap(item, made.front());
-  std::swap_ranges(made.begin() + 1, made.end(), target.others.get());
-  deregister(made);
-}
-
 // Nobody uses the record meanwhile, so this thread may write it.
-void joint_domain::do_refresh(mr::registration& item, mr::detail::region_state& target) {
-  replace(item, target, register_with_all(target.bytes, target.options));
-}
-
-void joint_domain::do_reregister(std::optional<mr::registration>& item, mr::detail::region_state& target,
-                                 std::span<std::byte> memory, const mr::registration_options& options) {
-  replace(*item, target, register_with_all(memory, options));
+void joint_domain::do_refresh(mr::detail::region_state& target, const mr::registration_options& options) {
+  std::vector<mr::registration> replaced = register_with_all(target.bytes, options);
+  std::swap(target.registration, replaced.front());
+  std::swap_ranges(replaced.begin() + 1, replaced.end(), target.others.get());
+  deregister(replaced);
 }
 
 mr::registration joint_domain::do_register(std::span<std::byte>, const mr::registration_options&) {

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -44,9 +43,7 @@ class joint_domain final : public mr::domain {
   [[nodiscard]] bool do_reach_all(const mr::memory_record& target) const noexcept override;
   [[nodiscard]] mr::remote_region do_describe(const mr::memory_record& target, std::uint64_t size,
                                               mr::usage open) const override;
-  void do_refresh(mr::registration& item, mr::detail::region_state& target) override;
-  void do_reregister(std::optional<mr::registration>& item, mr::detail::region_state& target,
-                     std::span<std::byte> memory, const mr::registration_options& options) override;
+  void do_refresh(mr::detail::region_state& target, const mr::registration_options& options) override;
   /// Both functions are for a domain of one fabric: here the first throws, and the second ends the program.
   [[nodiscard]] mr::registration do_register(std::span<std::byte> memory,
                                              const mr::registration_options& options) override;
@@ -56,8 +53,6 @@ class joint_domain final : public mr::domain {
                                                                 const mr::registration_options& options);
   /// Deregisters registrations that belong to no record: one of each part, or of the first parts.
   void deregister(std::span<mr::registration> made) noexcept;
-  /// Puts `made` in place of the registrations in `item` and `target`, and deregisters the old ones.
-  void replace(mr::registration& item, mr::memory_record& target, std::vector<mr::registration> made) noexcept;
 
   std::vector<std::shared_ptr<mr::domain>> parts_;
 };

@@ -115,9 +115,10 @@ void domain::do_count_writes(const mr::registration& item, mr::detail::write_cou
 
 void domain::do_enable(const mr::registration& item) { keys_.enable(stag_of(item)); }
 
-void domain::do_refresh(mr::registration& item, mr::detail::region_state& target) {
+void domain::do_refresh(mr::detail::region_state& target, const mr::registration_options& options) {
+  mr::registration& item = target.registration;
   const std::uint32_t stag = stag_of(item);
-  const bool now_shrinks = check_all(target.all_ranges(), target.options, name()) && item.handle == nullptr;
+  const bool now_shrinks = check_all(target.all_ranges(), options, name()) && item.handle == nullptr;
   keys_.disable(stag);
   if (now_shrinks) {
     keys_.note_that_it_may_shrink(stag);

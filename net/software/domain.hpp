@@ -44,7 +44,7 @@ class domain final : public mr::domain {
   void do_enable(const mr::registration& item) override;
   /// Checks the memory again, and closes its key until no access by the key is in progress. The processor looks pages
   /// up at each access, so no more is needed.
-  void do_refresh(mr::registration& item, mr::detail::region_state& target) override;
+  void do_refresh(mr::detail::region_state& target, const mr::registration_options& options) override;
   void do_deregister(mr::registration& item) noexcept override;
 
   [[nodiscard]] static direct_memory* direct_of(const mr::registration& item) noexcept;

@@ -83,13 +83,6 @@ int rdma_calls::reg_dmabuf_mr(ibv_pd* pd, std::uint64_t offset, std::size_t byte
                               unsigned access, ibv_mr** made) noexcept {
   return from_pointer(made, [&] { return ::ibv_reg_dmabuf_mr(pd, offset, bytes, iova, fd, static_cast<int>(access)); });
 }
-int rdma_calls::rereg_mr(ibv_mr* region, int what, ibv_pd* pd, void* memory, std::size_t bytes, unsigned access,
-                         int* code) noexcept {
-  errno = 0;  // a driver may leave it as it was
-  *code = ::ibv_rereg_mr(region, what, pd, memory, bytes, static_cast<int>(access));
-  if (*code == 0) return 0;
-  return errno != 0 ? -errno : -EIO;
-}
 int rdma_calls::dereg_mr(ibv_mr* region) noexcept { return from_number(::ibv_dereg_mr(region)); }
 int rdma_calls::alloc_mw(ibv_pd* pd, ibv_mw_type type, ibv_mw** made) noexcept {
   return from_pointer(made, [&] { return ::ibv_alloc_mw(pd, type); });

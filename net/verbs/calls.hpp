@@ -60,9 +60,6 @@ class rdma_calls {
                      ibv_mr** made) noexcept;
   virtual int reg_dmabuf_mr(ibv_pd* pd, std::uint64_t offset, std::size_t bytes, std::uint64_t iova, int fd,
                             unsigned access, ibv_mr** made) noexcept;
-  /// `code` receives the call's own result: 0, or an IBV_REREG_MR_ERR_* that tells the state of the region.
-  virtual int rereg_mr(ibv_mr* region, int what, ibv_pd* pd, void* memory, std::size_t bytes, unsigned access,
-                       int* code) noexcept;
   virtual int dereg_mr(ibv_mr* region) noexcept;
   virtual int alloc_mw(ibv_pd* pd, ibv_mw_type type, ibv_mw** made) noexcept;
   virtual int dealloc_mw(ibv_mw* window) noexcept;

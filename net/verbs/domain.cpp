@@ -103,13 +103,6 @@ void check_dmabuf(const mr::registration_options& options, const std::string& wh
   }
 }
 
-// Whether the registration is of the kind that ibv_rereg_mr(3) can change: one of pinned host memory, which peers name
-// by its own address.
-bool is_plain(std::span<std::byte> memory, const mr::registration_options& options) noexcept {
-  return !options.dmabuf && options.device == nullptr && !options.on_demand &&
-         address_for_peers(memory, options) == reinterpret_cast<std::uintptr_t>(memory.data());
-}
-
 }  // namespace
 
 void domain::deregister::operator()(ibv_mr* region) const noexcept {
@@ -197,8 +190,6 @@ domain::entry domain::make_regions(std::span<std::byte> memory, const mr::regist
   const mr::usage open = options.usage & mr::peer_usages;
   const mr::usage own = options.usage & own_uses;
   entry made;
-  made.memory = memory;
-  made.changeable = is_plain(memory, options);
   if (address == real || open == mr::usage::none) {
     made.rights = rights_of(options.usage);
     made.own = make_region(memory, real, made.rights, options, what);
@@ -261,50 +252,6 @@ domain::held_region domain::make_region(std::span<std::byte> memory, std::uint64
   }
   if (failure < 0) throw failure_of_registration(-failure, what);
   return {made, deregister{&library}};
-}
-
-// Changes the region in place if the device can do that, else registers the memory anew.
-void domain::do_reregister(std::optional<mr::registration>& item, mr::detail::region_state& target,
-                           std::span<std::byte> memory, const mr::registration_options& options) {
-  const change_result result = change(*item, memory, options);
-  if (result == change_result::changed) return;
-  if (result == change_result::untouched) return mr::domain::do_reregister(item, target, memory, options);
-  do_deregister(*item);  // the region is lost and must not be used, but still has to be deregistered
-  item.reset();
-  item = do_register(memory, options);
-}
-
-domain::change_result domain::change(mr::registration& item, std::span<std::byte> memory,
-                                     const mr::registration_options& options) {
-  check_size(memory, fmt::format("register {} bytes on {}", memory.size(), name()));
-  entry& held = *static_cast<entry*>(item.handle);
-  const bool is_flushed = is_flushed_by_device(options);  // if so, do_register() has to check the memory
-  if (!held.changeable || !is_plain(memory, options) || is_flushed) return change_result::untouched;
-  const mr::access rights = rights_of(options.usage);
-  int parts = IBV_REREG_MR_CHANGE_ACCESS;
-  if (held.memory.data() != memory.data() || held.memory.size() != memory.size())
-    parts |= IBV_REREG_MR_CHANGE_TRANSLATION;
-  int code = 0;
-  const int failure = device_->calls().rereg_mr(held.own.get(), parts, device_->pd(), memory.data(), memory.size(),
-                                                flags_of(rights, options), &code);
-  const change_result result = result_of(code, failure);
-  if (result == change_result::lost) held.rights = mr::access::none;
-  if (result == change_result::changed) {
-    held.rights = rights;
-    held.memory = memory;
-    item = {
-        .local_key = held.own->lkey, .address = reinterpret_cast<std::uintptr_t>(memory.data()), .handle = item.handle};
-    if (overlaps(options.usage, mr::peer_usages)) item.remote_key = held.own->rkey;
-  }
-  return result;
-}
-
-// What ibv_rereg_mr(3) has done to the region. A device that cannot change regions at all has left it untouched,
-// whatever the code says.
-domain::change_result domain::result_of(int code, int failure) noexcept {
-  if (code == 0 || code == IBV_REREG_MR_ERR_DO_FORK_OLD) return change_result::changed;
-  if (code == IBV_REREG_MR_ERR_INPUT || code == IBV_REREG_MR_ERR_DONT_FORK_NEW) return change_result::untouched;
-  return failure == -EOPNOTSUPP || failure == -ENOSYS ? change_result::untouched : change_result::lost;
 }
 
 void domain::do_deregister(mr::registration& item) noexcept {

@@ -8,7 +8,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 
@@ -44,16 +43,12 @@ class domain final : public mr::domain {
     held_region own;        // at the memory's own address, for local operations and windows; null: not needed
     held_region for_peers;  // at another address, for peers; null: peers, if they have access, use `own`
     mr::access rights{};    // of `own`
-    std::span<std::byte> memory{};
-    bool changeable = false;  // by ibv_rereg_mr(3)
 
     [[nodiscard]] const ibv_mr& key_region() const noexcept { return for_peers != nullptr ? *for_peers : *own; }
   };
 
   mr::registration do_register(std::span<std::byte> memory, const mr::registration_options& options) override;
   void do_deregister(mr::registration& item) noexcept override;
-  void do_reregister(std::optional<mr::registration>& item, mr::detail::region_state& target,
-                     std::span<std::byte> memory, const mr::registration_options& options) override;
   [[nodiscard]] mr::access rights_of(mr::usage purpose) const noexcept;
   void check_size(std::span<std::byte> memory, const std::string& what) const;
   void check_count(const std::string& what);
@@ -66,11 +61,6 @@ class domain final : public mr::domain {
 
   [[nodiscard]] held_region make_region_of_device(std::span<std::byte> memory, unsigned flags, mr::memory_device& owner,
                                                   const std::string& what);
-
-  enum class change_result : std::uint8_t { changed, untouched, lost };
-  [[nodiscard]] change_result change(mr::registration& item, std::span<std::byte> memory,
-                                     const mr::registration_options& options);
-  [[nodiscard]] static change_result result_of(int code, int failure) noexcept;
 
   std::shared_ptr<device> device_;
   std::atomic<std::size_t> regions_{0};

@@ -282,14 +282,6 @@ TEST_P_TASK(persistence, is_promised_of_no_memory_that_has_none) {
   co_await refuse(nameless, "can be found");
 }
 
-TEST_P_TASK(persistence, of_a_region_lasts_as_long_as_its_registration) {
-  const disk_file file(page);
-  mr::region there = co_await region_over(file, page);
-  EXPECT_EQ(co_await code_of(there.reregister({.usage = durable})), errc::invalid_argument);
-  mr::region plain = co_await region_over(file, page, open_wide);
-  EXPECT_EQ(co_await code_of(plain.reregister({.usage = durable})), errc::invalid_argument);
-}
-
 TEST_P_TASK(persistence, is_not_refreshed_into_memory_that_has_none) {
   const disk_file file(page);
   mr::region there = co_await region_over(file, page);

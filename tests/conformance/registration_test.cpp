@@ -62,28 +62,15 @@ TEST_P_WHERE(registrations, that_start_at_zero_serve_peers_there_and_us_at_their
   co_await serves_both_sides(client, region, 1);
 }
 
-TEST_P_REGIONS(registrations, made_anew_serve_what_they_are_for_now) {
-  auto region = co_await register_pages({.usage = local_uses});
-  co_await region.reregister({.usage = all_uses});
+TEST_P_REGIONS(registrations, made_disabled_serve_both_sides_once_they_are_enabled) {
+  auto region = co_await register_pages({.usage = all_uses, .disabled = true});
+  co_await mr::porting::enable(region);
   co_await serves_both_sides(client, region, 0);
   if (!has_iova()) co_return;
-  co_await region.reregister({.usage = all_uses, .iova = 0x7000'0000'0000});
-  EXPECT_EQ(region.remote().address(), 0x7000'0000'0000u);
-  co_await serves_both_sides(client, region, 4100);
-}
-
-TEST_P(registrations, made_anew_elsewhere_leave_the_old_place_alone) {
-  if (!opens_regions()) GTEST_SKIP() << no_open_regions;
-  pages before{};
-  pages after{};
-  between_peers([&](net::connection& client, net::connection&) -> task<> {
-    const mr::registration_options options{.usage = all_uses};
-    auto region = co_await device().domain().register_memory(std::span<std::byte>(before), options);
-    co_await region.reregister(std::span<std::byte>(after), options);
-    co_await serves_both_sides(client, region, 0);
-    co_await region.release();
-  });
-  EXPECT_TRUE(is_zero(before));
+  auto elsewhere = co_await register_pages({.usage = all_uses, .iova = 0x7000'0000'0000, .disabled = true});
+  co_await mr::porting::enable(elsewhere);
+  EXPECT_EQ(elsewhere.remote().address(), 0x7000'0000'0000u);
+  co_await serves_both_sides(client, elsewhere, 4100);
 }
 
 TEST_P_WHERE(registrations, at_an_iova_can_bear_windows, has_windows() && device().domain().capabilities().iova,

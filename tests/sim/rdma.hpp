@@ -147,10 +147,6 @@ class rdma final : public net::verbs::rdma_calls, private test::immovable {
   int reg_dmabuf_mr(ibv_pd*, std::uint64_t, std::size_t, std::uint64_t, int, unsigned, ibv_mr**) noexcept override {
     return -EOPNOTSUPP;
   }
-  int rereg_mr(ibv_mr*, int, ibv_pd*, void*, std::size_t, unsigned, int* code) noexcept override {
-    *code = IBV_REREG_MR_ERR_CMD;
-    return -EOPNOTSUPP;
-  }
   int dereg_mr(ibv_mr* item) noexcept override;
   int alloc_mw(ibv_pd* pd, ibv_mw_type type, ibv_mw** made) noexcept override;
   int dealloc_mw(ibv_mw* item) noexcept override;

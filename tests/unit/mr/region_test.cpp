@@ -130,50 +130,36 @@ TASK_TEST_REGISTERING(region, is_registered_on_a_worker_and_not_on_the_executor,
   co_await made.release();  // nothing left to do
 }
 
-TASK_TEST_REGISTERING(region, registered_anew_is_for_something_else_and_on_a_worker, 3) {
-  std::vector<std::byte> memory(100);
-  std::vector<std::byte> other(50);
-  region made = co_await domain->register_memory(std::span(memory), {.usage = usage::send});
-  co_await made.reregister({.usage = usage::read_src});
+TASK_TEST_REGISTERING(region, refreshed_is_registered_anew_on_a_worker, 2) {
+  region made = co_await domain->register_memory(std::vector<std::byte>(100), {.usage = usage::read_src});
+  domain->last_registration = {};
+  co_await porting::refresh(made);
+  EXPECT_NE(domain->last_registration, std::thread::id());
   EXPECT_NE(domain->last_registration, std::this_thread::get_id());
   EXPECT_EQ(made.usage(), usage::read_src);
   EXPECT_EQ(made.remote().key(), 1002u);
   EXPECT_EQ(domain->deregistered, 1);
-  co_await made.reregister(std::span(other), {.usage = usage::recv});
-  EXPECT_EQ(made.data(), other.data());
-  EXPECT_EQ(made.slice().size(), 50u);
 }
 
-TASK_TEST_REGISTERING(region, that_cannot_be_registered_anew_stays_as_it_is, 1) {
+TASK_TEST_REGISTERING(region, that_cannot_be_refreshed_stays_as_it_is, 1) {
   region made = co_await domain->register_memory(std::vector<std::byte>(100), {.usage = usage::read_src});
-  const auto refused = [&](std::span<std::byte> memory, registration_options options) -> task<std::error_code> {
-    return test::code_of(made.reregister(memory, options));
-  };
-  std::array<std::byte, 8> elsewhere{};
-  const auto other = co_await refused(elsewhere, {.usage = usage::send});
-  EXPECT_EQ(other, errc::invalid_argument);
   {
     const region_pin used(made.slice());
-    const auto busy = co_await refused(made.bytes(), {.usage = usage::send});
-    EXPECT_EQ(busy, errc::busy);
+    EXPECT_EQ(co_await test::code_of(porting::refresh(made)), errc::busy);
   }
-  const auto unknown = co_await refused(made.bytes(), {.usage = static_cast<usage>(1 << 15)});
-  EXPECT_EQ(unknown, errc::unknown_usage);
   domain->refuse = true;
-  const auto full = co_await refused(made.bytes(), {.usage = usage::send});
-  EXPECT_EQ(full, errc::no_memory);
+  EXPECT_EQ(co_await test::code_of(porting::refresh(made)), errc::no_memory);
   EXPECT_EQ(made.usage(), usage::read_src);
   EXPECT_EQ(made.remote().key(), 1001u);
   EXPECT_EQ(domain->deregistered, 0);
-  region empty;
-  EXPECT_EQ(co_await test::code_of(empty.reregister({.usage = usage::send})), errc::invalid_argument);
 }
 
 /// Changes a region in a task of its own, with the worker held up inside of the domain while `meanwhile` looks at it.
 template <class Change, class Meanwhile>
-void look_at_a_region_while(recording_domain& domain, Change&& change, Meanwhile&& meanwhile) {
+void look_at_a_region_while(recording_domain& domain, Change&& change, Meanwhile&& meanwhile, bool disabled = false) {
   test::run([&]() -> task<> {
-    region made = co_await domain.register_memory(std::vector<std::byte>(100), {.usage = usage::read_src});
+    const registration_options options{.usage = usage::read_src, .disabled = disabled};
+    region made = co_await domain.register_memory(std::vector<std::byte>(100), options);
     test::held_first worker;
     domain.while_registering = [&] { worker.pass(); };
     co_await with_scope(on_failure::stop_siblings, [&](scope& children) -> task<> {
@@ -193,7 +179,6 @@ task<> expect_to_be_there_and_busy(region& target) {
   EXPECT_EQ(target.bytes().size(), 100u);
   EXPECT_NE(target.data(), nullptr);
   EXPECT_EQ(target.usage(), usage::read_src);
-  EXPECT_TRUE(porting::enabled(target));
   EXPECT_EQ(test::code_thrown_by([&] { return target.slice(); }), errc::busy);
   EXPECT_EQ(test::code_thrown_by([&] { return target.slice(10, 20); }), errc::busy);
   EXPECT_EQ(test::code_thrown_by([&] { return target.remote(); }), errc::busy);
@@ -205,16 +190,29 @@ TEST_OF_DOMAIN(region, keeps_its_memory_and_refuses_its_keys_while_it_is_refresh
     co_await porting::refresh(target);
     EXPECT_EQ(target.remote().key(), 1002u);
   };
-  look_at_a_region_while(*domain, refresh, expect_to_be_there_and_busy);
+  const auto meanwhile = [](region& target) -> task<> {
+    EXPECT_TRUE(porting::enabled(target));
+    co_await expect_to_be_there_and_busy(target);
+  };
+  look_at_a_region_while(*domain, refresh, meanwhile);
 }
 
-TEST_OF_DOMAIN(region, keeps_its_memory_and_refuses_its_keys_while_it_is_registered_anew) {
-  const auto reregister = [](region& target) -> task<> {
-    co_await target.reregister({.usage = usage::send});
-    EXPECT_EQ(target.usage(), usage::send);
-    EXPECT_EQ(target.slice().record()->registration.local_key, 2u);
+// A fabric that cannot keep a region closed by itself.
+constexpr domain_capabilities without_gates{.usages = known_usages, .disabled = true};
+
+TEST(region, keeps_its_memory_and_refuses_its_keys_while_it_is_enabled) {
+  const auto enable = [](region& target) -> task<> {
+    co_await porting::enable(target);
+    EXPECT_EQ(target.remote().key(), 1002u);
   };
-  look_at_a_region_while(*domain, reregister, expect_to_be_there_and_busy);
+  const auto meanwhile = [](region& target) -> task<> {
+    EXPECT_FALSE(porting::enabled(target));
+    co_await expect_to_be_there_and_busy(target);
+    EXPECT_EQ(co_await test::code_of(target.release()), errc::busy);
+    EXPECT_EQ(co_await test::code_of(porting::enable(target)), errc::busy);
+  };
+  const auto domain = std::make_shared<recording_domain>(without_gates);
+  look_at_a_region_while(*domain, enable, meanwhile, true);
 }
 
 task<> refresh(region& target) { co_await porting::refresh(target); }
@@ -238,27 +236,21 @@ TEST_OF_DOMAIN(region, may_be_moved_or_destroyed_while_it_is_refreshed) {
   EXPECT_EQ(domain->deregistered, 2);
 }
 
-sim::loose_task register_again_loosely(region& target, std::span<std::byte> memory) {
-  co_await target.reregister(memory, {.usage = usage::send});
-}
+sim::loose_task refresh_loosely(region& target) { co_await porting::refresh(target); }
 
-TEST_OF_DOMAIN(region, that_is_registered_again_by_a_task_that_is_destroyed_has_what_the_worker_has_made) {
+TEST_OF_DOMAIN(region, that_is_refreshed_by_a_task_that_is_destroyed_has_what_the_worker_has_made) {
   test::held_workers workers;
   executor home({.workers = &workers});
-  page first;
-  std::array<page, 2> second;
-  const std::span<std::byte> whole(second[0].bytes.data(), sizeof second);
+  page memory;
   const auto root = [&]() -> task<> {
-    const std::span<std::byte> before(first.bytes);
-    region made = co_await domain->register_memory(before, {.usage = usage::send});
+    const std::span<std::byte> bytes(memory.bytes);
+    region made = co_await domain->register_memory(bytes, {.usage = usage::send});
     {
-      const auto registering = register_again_loosely(made, whole);
+      const auto refreshing = refresh_loosely(made);
       workers.hold_next_until_waited_for();
-      registering.start(home);
-      while (!workers.hold_it() || !registering.at_rest()) co_await yield();
+      refreshing.start(home);
+      while (!workers.hold_it() || !refreshing.at_rest()) co_await yield();
     }
-    EXPECT_EQ(made.data(), whole.data());
-    EXPECT_EQ(made.size(), whole.size());
     EXPECT_EQ(made.slice().record()->registration.local_key, 2u);
     co_await made.release();
   };
@@ -267,8 +259,6 @@ TEST_OF_DOMAIN(region, that_is_registered_again_by_a_task_that_is_destroyed_has_
   EXPECT_EQ(domain->deregistered, 2);
 }
 
-// A fabric that cannot keep it closed by itself.
-constexpr domain_capabilities without_gates{.usages = known_usages, .disabled = true};
 constexpr usage for_both = usage::send | usage::read_src | usage::write_dst;
 
 task<region> disabled_region(recording_domain& of) {
@@ -624,14 +614,15 @@ class late_use final : private detail::last_use {
   std::atomic<bool> done_ = false;
 };
 
-TASK_TEST_REGISTERING(region, is_not_busy_with_what_a_worker_has_not_begun_but_has_it_done, 4) {
+TASK_TEST(region, is_not_busy_with_what_a_worker_has_not_begun_but_has_it_done) {
+  const auto domain = std::make_shared<recording_domain>(without_gates);
   const auto memory = std::make_unique<page>();
-  region made = co_await domain->register_memory(memory->bytes, {.usage = usage::send});
+  region made = co_await domain->register_memory(memory->bytes, {.usage = usage::read_src, .disabled = true});
   const late_use first(made);
-  co_await porting::refresh(made);
+  co_await porting::enable(made);
   EXPECT_TRUE(first.done_by_another());
   const late_use second(made);
-  co_await made.reregister({.usage = usage::recv});
+  co_await porting::refresh(made);
   EXPECT_TRUE(second.done_by_another());
   const late_use third(made);
   const late_use fourth(made);
@@ -642,6 +633,8 @@ TASK_TEST_REGISTERING(region, is_not_busy_with_what_a_worker_has_not_begun_but_h
   const late_use fifth(*borrows);
   borrows.reset();
   EXPECT_TRUE(fifth.done_by_another());
+  EXPECT_EQ(domain->registered, 4);
+  EXPECT_EQ(domain->deregistered, 4);
 }
 
 TASK_TEST_REGISTERING(region, is_released_once_a_worker_is_done_that_has_begun, 1) {

@@ -226,15 +226,16 @@ TEST_F(fabrics, of_which_there_are_four_leave_no_room_for_persistent_flushes) {
   });
 }
 
-TEST_F_TASK(fabrics, a_region_is_refreshed_and_registered_anew_with_all_of_them) {
+TEST_F_TASK(fabrics, a_region_is_enabled_and_refreshed_with_all_of_them) {
   net::device& device = open_fabrics({reach::everybody, reach::everybody});
   auto both = co_await connected(device, device);
-  auto region = co_await device.register_memory(std::vector<std::byte>(4096), {.usage = mr::usage::read_src});
+  const mr::registration_options options{.usage = mr::usage::read_src | mr::usage::write_dst, .disabled = true};
+  auto region = co_await device.register_memory(std::vector<std::byte>(4096), options);
+  co_await mr::porting::enable(region);
   const mr::remote_region before = region.remote();
   co_await mr::porting::refresh(region);
   const mr::remote_region after = region.remote();
   for (std::size_t i = 0; i < 2; ++i) EXPECT_NE(before.places()[i].key, after.places()[i].key);
-  co_await region.reregister({.usage = mr::usage::read_src | mr::usage::write_dst});
   auto local = co_await device.allocate(64);
   co_await both.client.write(local, region.remote().slice(0, 64));
   co_await both.client.close();

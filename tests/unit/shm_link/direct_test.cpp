@@ -672,7 +672,6 @@ TEST_F_TASK(direct_memory, is_refused_of_memory_that_is_not_in_a_file_of_its_own
   const mr::registration_options both{.usage = all_uses, .disabled = true, .direct = true};
   EXPECT_EQ(co_await code_of(device().domain().register_memory(std::move(memory), both)), errc::invalid_argument);
   auto region = co_await lend(device(), page);
-  EXPECT_EQ(co_await code_of(region.reregister({.usage = usage::read_src})), errc::invalid_argument);
   EXPECT_EQ(co_await code_of(mr::porting::refresh(region)), errc::invalid_argument);
 }
 

@@ -64,9 +64,6 @@ class fake_libraries : public net::verbs::rdma_calls {
   int dmabuf_failure = EOPNOTSUPP;             // 0: a descriptor of 0 or more can be registered
   std::uint64_t last_dmabuf_offset = 0;
   int last_dmabuf = -1;
-  int rereg_code = 0;  // what the next ibv_rereg_mr(3) returns
-  int rereg_failure = 0;
-  int last_rereg = 0;  // what it was to change
   int contexts = 0;
   int domains = 0;
   int windows = 0;
@@ -161,18 +158,6 @@ class fake_libraries : public net::verbs::rdma_calls {
     last_dmabuf_offset = offset;
     last_dmabuf = fd;
     return reg_mr(pd, nullptr, bytes, iova, access, made);
-  }
-  int rereg_mr(ibv_mr* region, int what, ibv_pd*, void* memory, std::size_t bytes, unsigned access,
-               int* code) noexcept override {
-    last_rereg = what;
-    *code = std::exchange(rereg_code, 0);
-    if (*code != 0) return -rereg_failure;
-    registrations.push_back({reinterpret_cast<std::uintptr_t>(memory), access});
-    if ((what & IBV_REREG_MR_CHANGE_TRANSLATION) != 0) {
-      region->addr = memory;
-      region->length = bytes;
-    }
-    return 0;
   }
   int dereg_mr(ibv_mr* region) noexcept override {
     if (const int failure = failure_of("dereg_mr"); failure != 0) return failure;

@@ -236,14 +236,11 @@ TEST_F(verbs_registration, for_persistent_flushes_is_of_dax_devices_where_the_de
   const auto made = pinned();
   EXPECT_EQ(libraries.registrations.back().access, all_rights);
   EXPECT_EQ(memory_domain->describe(*made, memory.size(), flushed).places().size(), 1u);  // none for the owner
-  // A disabled region has no rights for peers at first. Enabling it registers it anew, because the memory is looked at.
+  // A disabled region has no rights for peers at first. Enabling it registers it anew.
   const auto state = register_for_flushes(memory, false, true);
   EXPECT_EQ(libraries.registrations.back().access, 0u);
-  std::optional<mr::registration> item(state->registration);
-  memory_domain->reregister_now(item, *state, memory, {.usage = flushed});
-  state->registration = *item;
+  memory_domain->refresh_now(*state, {.usage = flushed});
   EXPECT_EQ(libraries.registrations.back().access, all_rights);
-  EXPECT_EQ(libraries.last_rereg, 0);
   libraries.not_dax = "its file 'log' is no DAX device";
   EXPECT_TRUE(test::contains(test::words_thrown_by(pinned), "'log' is no DAX device; for other files"));
   const auto on_demand = [&] { return register_for_flushes(memory, true); };  // for which the owner needs a file
@@ -441,98 +438,6 @@ TEST(fork, is_prepared_for_only_where_the_kernel_does_not_take_care_of_it) {
     const device opened(libraries, "");
     EXPECT_EQ(libraries.fork_inits, status == IBV_FORK_DISABLED ? 1 : 0);
   }
-}
-
-class changed_registration : public verbs_registration {
- protected:
-  // Changes a region from `before` to `after`; what it says if that fails.
-  std::string change(const mr::registration_options& before, const mr::registration_options& after) {
-    std::string words;
-    test::run([&]() -> task<> {
-      const auto all = std::span<std::byte>(memory);
-      region = co_await memory_domain->register_memory(all.first(4096), before);
-      made_before = static_cast<int>(libraries.registrations.size());
-      words = co_await test::words_of(region.reregister(target, after));
-    });
-    return words;
-  }
-  void TearDown() override {
-    region = mr::region();
-    EXPECT_EQ(libraries.regions, 0);
-  }
-
-  std::span<std::byte> target = std::span<std::byte>(memory).first(4096);
-  mr::region region;
-  int made_before = 0;
-  const mr::registration_options ours{.usage = mr::usage::send};
-  const mr::registration_options theirs{.usage = mr::usage::read_src};
-};
-
-TEST_F(changed_registration, of_access_alone_leaves_the_pages_where_they_are) {
-  EXPECT_EQ(change(ours, theirs), "");
-  EXPECT_EQ(libraries.last_rereg, IBV_REREG_MR_CHANGE_ACCESS);
-  EXPECT_EQ(libraries.registrations.back().access, unsigned{IBV_ACCESS_REMOTE_READ});
-  EXPECT_EQ(libraries.regions, 1);
-  EXPECT_EQ(region.usage(), mr::usage::read_src);
-  EXPECT_EQ(region.remote().key(), 201u);
-}
-
-TEST_F(changed_registration, to_other_memory_is_found_by_its_key) {
-  target = std::span<std::byte>(memory).subspan(4096);
-  EXPECT_EQ(change(ours, ours), "");
-  EXPECT_EQ(libraries.last_rereg, IBV_REREG_MR_CHANGE_ACCESS | IBV_REREG_MR_CHANGE_TRANSLATION);
-  EXPECT_EQ(region.data(), memory.data() + 4096);
-  EXPECT_EQ(region.slice().data(), memory.data() + 4096);
-  const ibv_mr* const found = memory_domain->find(*region.slice().record(), mr::access::none);
-  ASSERT_NE(found, nullptr);
-  EXPECT_EQ(found->addr, memory.data() + 4096);
-}
-
-TEST_F(changed_registration, is_registered_anew_where_the_device_or_the_option_does_not_allow_it) {
-  libraries.rereg_code = IBV_REREG_MR_ERR_CMD;
-  libraries.rereg_failure = EOPNOTSUPP;
-  EXPECT_EQ(change(ours, theirs), "");
-  EXPECT_EQ(libraries.regions, 1);
-  EXPECT_EQ(region.remote().size(), 4096u);
-  libraries.last_rereg = 0;
-  test::run([&]() -> task<> { co_await region.reregister({.usage = mr::usage::read_src, .iova = 0x70000000}); });
-  EXPECT_EQ(libraries.last_rereg, 0);
-  EXPECT_EQ(region.remote().address(), 0x70000000u);
-  EXPECT_EQ(libraries.regions, 1);
-}
-
-TEST_F(changed_registration, that_fails_before_anything_has_happened_leaves_the_region_as_it_was) {
-  for (const int code : {IBV_REREG_MR_ERR_INPUT, IBV_REREG_MR_ERR_DONT_FORK_NEW}) {
-    libraries.rereg_code = code;
-    libraries.rereg_failure = ENOMEM;
-    libraries.failing_registration = 2;  // the attempt to register it anew
-    EXPECT_NE(change(theirs, ours), "") << code;
-    ASSERT_TRUE(region);
-    EXPECT_EQ(region.usage(), mr::usage::read_src);
-    EXPECT_EQ(region.remote().size(), 4096u);
-    EXPECT_EQ(libraries.regions, 1);
-  }
-}
-
-TEST_F(changed_registration, that_must_not_be_used_any_more_is_made_anew_and_else_gone) {
-  for (const int code : {IBV_REREG_MR_ERR_CMD, IBV_REREG_MR_ERR_CMD_AND_DO_FORK_NEW}) {
-    libraries.rereg_code = code;
-    libraries.rereg_failure = EIO;
-    EXPECT_EQ(change(ours, theirs), "") << code;
-    EXPECT_EQ(static_cast<int>(libraries.registrations.size()), made_before + 1);
-    libraries.rereg_code = code;
-    libraries.failing_registration = 2;
-    EXPECT_NE(change(ours, theirs), "") << code;
-    EXPECT_FALSE(region);
-    EXPECT_EQ(libraries.regions, 0);
-  }
-}
-
-TEST_F(changed_registration, is_valid_where_only_the_old_memory_could_not_be_given_back_to_forks) {
-  libraries.rereg_code = IBV_REREG_MR_ERR_DO_FORK_OLD;
-  libraries.rereg_failure = ENOMEM;
-  EXPECT_EQ(change(ours, theirs), "");
-  EXPECT_EQ(region.usage(), mr::usage::read_src);
 }
 
 }  // namespace
