@@ -277,6 +277,7 @@ TEST_P_REGIONS(registrations, of_a_cache_serve_operations_of_this_side) {
   EXPECT_TRUE(holds(to, 1));
   std::optional<mr::lease> last = co_await cache.lease(to, mr::usage::read_dst);
   attempt reading(tasks, client.read(last->slice(), remote));
+  co_await yield();
   last.reset();
   static_cast<void>(co_await code_once_stopped(reading));
   EXPECT_TRUE(holds(to, 1));
