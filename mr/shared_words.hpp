@@ -27,8 +27,9 @@
 /// the peer's reads of any size. The kernel may place a larger write as it comes from the socket, in any pieces.
 /// Neither holds for memory of a file that may become shorter or of a lazy region, because the kernel copies such
 /// memory; nor for units whose address is not aligned for the peer, as in a region with `zero_based` at an odd address.
-/// But where memory of a file is registered with usage::atomic_dst as well, a peer's write of eight bytes at a multiple
-/// of eight is whole. If the file becomes shorter at that moment, the process may end by SIGBUS, as with atomics.
+/// But by a key of a file's memory that opens it to atomic operations as well, a peer's write of eight bytes at a
+/// multiple of eight is whole to the threads of this side. If the file becomes shorter, or its storage fails, at that
+/// very moment, the process may end by SIGBUS, as with atomic operations.
 /// With an RDMA device max_whole_write_bytes is 0: no specification says what a device does to a word, though many keep
 /// aligned words of eight bytes whole.
 ///

@@ -7,11 +7,6 @@
 
 using namespace weft;
 
-void print_address(const net::listener& listener) {
-  std::printf("listening on %s\n", std::string(listener.address()).c_str());
-  std::fflush(stdout);
-}
-
 task<> serve(net::connection peer) {
   while (auto message = co_await peer.recv()) {       // empty: the peer has closed
     co_await peer.send(std::move(message->payload));  // the payload stays alive until the transport is done with it
@@ -20,7 +15,8 @@ task<> serve(net::connection peer) {
 
 task<> server(net::device& device, std::string address) {
   auto listener = co_await device.listen(address);
-  print_address(listener);
+  std::printf("listening on %s\n", std::string(listener.address()).c_str());
+  std::fflush(stdout);
   auto accept_all = [&](scope& peers) -> task<> {
     while (auto peer = co_await listener.accept()) peers.spawn(serve(std::move(*peer)));
   };

@@ -9,7 +9,9 @@
 // With an RDMA device that has FLUSH, as verbs:mlx5_0, the file is a DAX device: /dev/dax0.0. See docs/persistence.md.
 //
 // The file begins with a word of eight bytes, which says how much text follows. A client moves that word when its text
-// is persistent: a power cut leaves the old log or the new one. One client appends at a time.
+// is persistent: a power cut leaves the old log or the new one, over shared memory and iWARP in user space. Over an
+// RDMA device the word is an ordinary write, of which no specification says that it is whole. One client appends at a
+// time.
 #include <weft/mr/system/mapping.hpp>
 #include <weft/weft.hpp>
 
@@ -34,8 +36,10 @@ constexpr std::size_t text_begins = sizeof(std::uint64_t);
 
 // RPMA_MR_USAGE_READ_SRC | RPMA_MR_USAGE_WRITE_DST | RPMA_MR_USAGE_FLUSH_TYPE_PERSISTENT. Words that are written to a
 // file are whole where it is open to atomic operations.
-constexpr mr::usage of_log =
-    mr::usage::read_src | mr::usage::write_dst | mr::usage::flush_persistent | mr::usage::atomic_dst;
+mr::usage of_log(net::device& device) {
+  const mr::usage words = device.domain().capabilities().usages & mr::usage::atomic_dst;
+  return mr::usage::read_src | mr::usage::write_dst | mr::usage::flush_persistent | words;
+}
 
 net::connection_options both_ends() {
   net::connection_options how;
@@ -77,8 +81,8 @@ task<> serve_one(net::connection peer, const mr::region& log) {
 }
 
 task<> serve(net::device& device, std::string path, std::string address) {
-  auto log = co_await device.domain().register_memory(map(path), {.usage = of_log});  // rpma_mr_reg()
-  auto listener = co_await device.listen(address);                                    // rpma_ep_listen()
+  auto log = co_await device.domain().register_memory(map(path), {.usage = of_log(device)});  // rpma_mr_reg()
+  auto listener = co_await device.listen(address);                                            // rpma_ep_listen()
   std::printf("listening on %s\n", std::string(listener.address()).c_str());
   std::fflush(stdout);
   auto accept_all = [&](scope& peers) -> task<> {

@@ -24,8 +24,11 @@ task<> refresh_all(region& target) {
   }
   if (state.options.direct) throw error(errc::invalid_argument, "refresh a region that peers may use directly");
   const mr::detail::change going_on(state, "refresh");
-  co_await mr::detail::register_anew(state, state.options);
-  const bool has_other_keys = !state.domain->capabilities().gates;
+  registration_options options = state.options;
+  options.disabled = !state.enabled;
+  const auto key = state.registration.remote_key;
+  co_await mr::detail::register_anew(state, options);
+  const bool has_other_keys = !state.domain->capabilities().gates || state.registration.remote_key != key;
   if (state.counter != nullptr && has_other_keys) state.domain->count_writes(state, *state.counter);
 }
 

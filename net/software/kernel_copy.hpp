@@ -17,10 +17,13 @@ namespace weft::net::software {
 /// fastest on its processor, on x86-64 with `rep movsb`, whose steps no manual specifies.
 ///
 /// `words`: the memory is open to atomic operations, which the processor executes in any case. So it also stores a word
-/// of eight bytes that is aligned, in one piece, after the kernel has found the page. If the page goes in between, the
-/// process ends.
+/// of eight bytes that is aligned, in one piece, where can_store_word().
 [[nodiscard]] bool copy_into(std::span<std::byte> memory, std::span<const std::byte> from, bool words = false) noexcept;
 [[nodiscard]] bool copy_out_of(std::span<const std::byte> memory, std::span<std::byte> to) noexcept;
+
+/// Has the kernel make the page of an aligned word writable, in memory of a file. False if it cannot: the file has
+/// become shorter, or its storage takes no write. If that happens after this call, a store ends the process.
+[[nodiscard]] bool can_store_word(std::span<std::byte> word) noexcept;
 
 /// Tests that the kernel copies, for memory that may be unmapped, which the processor must not touch. Throws
 /// errc::not_supported if the kernel forbids these calls. If it allows them, the processor no longer copies in the

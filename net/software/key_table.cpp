@@ -361,9 +361,7 @@ access_status key_table::reader::atomic(const atomic_request& asked, std::uint64
                                         bool counts) noexcept {
   const place at = atomic_place(asked.stag, asked.offset, stream);
   if (at.status != access_status::ok) return at.status;
-  // This check cannot exclude SIGBUS: the processor executes the operation, and the page may vanish in between.
-  std::array<std::byte, sizeof(std::uint64_t)> there{};
-  if (at.may_shrink && !copy_out_of({at.data, there.size()}, there)) return access_status::bounds;
+  if (at.may_shrink && !can_store_word({at.data, sizeof(std::uint64_t)})) return access_status::bounds;
   const std::atomic_ref<std::uint64_t> word(*reinterpret_cast<std::uint64_t*>(at.data));
   std::uint64_t seen = word.load();
   while (!word.compare_exchange_weak(seen, apply(asked, seen))) {

@@ -217,6 +217,11 @@ TEST_P_BETWEEN(write_counters, of_regions_that_are_disabled_have_no_keys_where_t
   co_await mr::porting::enable(made);  // again, which changes nothing
   co_await mr::porting::refresh(made);
   EXPECT_TRUE(mr::porting::enabled(made));
+  if (opens_regions()) {
+    auto source = co_await filled(pool(), 64, 1);
+    co_await write_and_flush(client, source, made.remote());
+    EXPECT_TRUE(holds(made.bytes(), 1));
+  }
   co_await made.release();
 }
 

@@ -358,11 +358,17 @@ class Porting(ProgramTest):
 
     def test_what_librpmas_program_calls_persistent_outlives_a_server_that_is_killed_at_any_moment(self):
         log = self.here / "log"
-        kept = ""
+        server = self.serve_log(log)
+        begun = time.monotonic()
+        kept = "<whole>"
+        self.fine(self.run_program("from_rpma", "append", server.address, kept))
+        whole = time.monotonic() - begun
+        server.process.kill()
+        server.result()
         for number in range(8):
             server = self.serve_log(log)
             appending = self.start("from_rpma", "append", server.address, f"<{number}>")
-            time.sleep(random.random() / 20)
+            time.sleep(whole * number / 7)
             server.process.kill()
             server.result()
             said = appending.result().out

@@ -959,6 +959,21 @@ TEST_SIDE(engine, a_message_of_several_segments_fills_one_receive, alone()) {
   EXPECT_EQ(engine.messages[0].payload, whole);
 }
 
+TEST(engine, messages_that_ask_for_a_solicited_event_arrive_as_others_do) {
+  side engine({.initiator = true, .immediate = true});
+  engine.regions[5] = {.memory = bytes(10)};
+  for (int i = 0; i != 3; ++i) engine.receive(50);
+  engine.feed(framed(untagged({.opcode = opcode::send_solicited, .sequence = 1}, pattern(3))));
+  engine.feed(framed(
+      untagged({.opcode = opcode::send_solicited_with_invalidate, .invalidate_stag = 5, .sequence = 2}, pattern(4))));
+  engine.feed(framed(untagged({.opcode = opcode::immediate_solicited, .sequence = 3}, pattern(8))));
+  ASSERT_EQ(engine.messages.size(), 3U);
+  EXPECT_EQ(engine.messages[0].payload, pattern(3));
+  EXPECT_EQ(engine.messages[1].payload, pattern(4));
+  EXPECT_EQ(engine.messages[1].invalidated, 5U);
+  EXPECT_TRUE(engine.messages[2].payload.empty() && engine.messages[2].immediate);
+}
+
 TEST_SIDE(engine, a_budget_stops_it_between_fpdus, alone()) {
   engine.regions[1] = {.memory = bytes(100)};
   const bytes fpdu = framed(tagged(opcode::write, 1, 0, pattern(50)));

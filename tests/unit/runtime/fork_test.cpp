@@ -76,7 +76,7 @@ TEST(fork, a_child_of_a_process_with_threads_loses_no_news_of_its_descriptors) {
       const auto heard = co_await when_all(with_timeout(60s, test::receive_some(ends.a, room)), send());
       co_return std::get<0>(heard);
     };
-    executor home({.policy = poll_policy::sleep});
+    executor home({.policy = poll_policy::sleep, .driver = driver_choice::epoll});
     return home.run(listen());
   });
   EXPECT_EQ(end_of(child), 4);
