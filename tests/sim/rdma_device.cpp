@@ -202,7 +202,7 @@ int rdma::query_device_ex(ibv_context*, ibv_device_attr_ex* found) noexcept {
   found->odp_caps.general_caps = IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT;
   found->odp_caps.per_transport_caps.rc_odp_caps =
       IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ |
-      (traits_.has_atomics ? IBV_ODP_SUPPORT_ATOMIC : 0U) | IBV_ODP_SUPPORT_SRQ_RECV;
+      (traits_.has_atomics ? unsigned{IBV_ODP_SUPPORT_ATOMIC} : 0U) | IBV_ODP_SUPPORT_SRQ_RECV;
   return 0;
 }
 
