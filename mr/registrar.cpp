@@ -3,7 +3,6 @@
 #include <weft/mr/device/owner_keys.hpp>
 #include <weft/mr/device_memory.hpp>
 #include <weft/mr/everything.hpp>
-#include <weft/mr/region/region_state.hpp>
 #include <weft/mr/registrar.hpp>
 #include <weft/mr/system/mapping.hpp>
 #include <weft/mr/system/page.hpp>
@@ -24,8 +23,9 @@ std::uint64_t offset_in_page(std::uint64_t address) noexcept { return address % 
 
 }  // namespace
 
-void registrar::refresh_now(detail::region_state& target, const registration_options& options) {
-  check_persistent(target.bytes, options);
+void registrar::refresh_now(detail::region_state& target, std::span<std::byte> memory,
+                            const registration_options& options) {
+  check_persistent(memory, options);
   do_refresh(target, options);
 }
 

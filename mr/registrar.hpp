@@ -47,9 +47,9 @@ class registrar {
   /// Counts of the registrations so far. From any thread.
   [[nodiscard]] domain_statistics statistics() const noexcept;
 
-  /// Registers the memory of `target` anew, with `options`; no local operation may use the region. For workers. If it
-  /// throws weft::error, the registration is as it was.
-  void refresh_now(detail::region_state& target, const registration_options& options);
+  /// Registers `memory`, which is that of `target`, anew, with `options`; no local operation may use the region. For
+  /// workers. If it throws weft::error, the registration is as it was.
+  void refresh_now(detail::region_state& target, std::span<std::byte> memory, const registration_options& options);
 
   /// Registers on the calling thread, which may block: for workers. The result is empty for device memory that the
   /// fabric does not reach. The errors of domain::register_memory(), and errc::not_supported for

@@ -12,7 +12,7 @@ task<> register_anew(region_state& target, registration_options options) {
   co_await populate(*target.domain, target.all_ranges(), options);
   const auto work = [&target, &options] {
     target.end_last_uses();
-    target.domain->refresh_now(target, options);
+    target.domain->refresh_now(target, target.bytes, options);
   };
   co_await weft::detail::offload_for_resources(work);
 }

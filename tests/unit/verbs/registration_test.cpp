@@ -239,7 +239,7 @@ TEST_F(verbs_registration, for_persistent_flushes_is_of_dax_devices_where_the_de
   // A disabled region has no rights for peers at first. Enabling it registers it anew.
   const auto state = register_for_flushes(memory, false, true);
   EXPECT_EQ(libraries.registrations.back().access, 0u);
-  memory_domain->refresh_now(*state, {.usage = flushed});
+  memory_domain->refresh_now(*state, state->bytes, {.usage = flushed});
   EXPECT_EQ(libraries.registrations.back().access, all_rights);
   libraries.not_dax = "its file 'log' is no DAX device";
   EXPECT_TRUE(test::contains(test::words_thrown_by(pinned), "'log' is no DAX device; for other files"));
