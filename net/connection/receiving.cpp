@@ -319,8 +319,7 @@ bool receiving::make_message(recv_operation& item, const arrival& what) noexcept
 bool receiving::take_peeked(recv_operation& item, const untaken_message& next) noexcept {
   if (shared_ != nullptr || state_.has_ended()) return false;
   std::optional<trailer> said;
-  std::size_t bytes = next.bytes.size();
-  arrival what;
+  arrival what{.bytes = next.bytes.size()};
   if (state_.properties().native) {
     said = trailer::unpack(next.bytes);
     if (!said || !has_sense(*said) || state_.received == state_.offered) return false;
@@ -329,11 +328,10 @@ bool receiving::take_peeked(recv_operation& item, const untaken_message& next) n
     } else if (said->kind != message_kind::data) {
       return false;
     }
-    bytes -= said->size();
+    what.bytes -= said->size();
   }
-  if (bytes > state_.options.receive_size) return false;
-  what.bytes = bytes;
-  const std::span<const std::byte> content = next.bytes.first(bytes);
+  if (what.bytes > state_.options.receive_size) return false;
+  const std::span<const std::byte> content = next.bytes.first(what.bytes);
   if (item.target_ != nullptr) {
     if (!store(item, what, content)) return false;
   } else {
