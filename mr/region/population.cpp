@@ -17,12 +17,6 @@
 #include <exception>
 #include <string>
 
-// Since Linux 5.14; the C library may be older.
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_READ 22
-#define MADV_POPULATE_WRITE 23
-#endif
-
 namespace weft::mr::detail {
 namespace {
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/system/mapping.hpp>
+#include <weft/mr/system/page.hpp>
 #include <weft/runtime/error.hpp>
 
 #include <fmt/core.h>
@@ -17,10 +18,7 @@
 #include <system_error>
 #include <utility>
 
-// Since Linux 5.14 and 6.3; the headers may be older.
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
+// Since Linux 6.3; the headers may be older.
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 8U
 #endif

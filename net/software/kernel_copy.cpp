@@ -18,10 +18,6 @@
 #include <cstdint>
 #include <system_error>
 
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23  // Linux 5.14
-#endif
-
 namespace weft::net::software {
 namespace {
 

@@ -15,11 +15,6 @@
 #include <cstdint>
 #include <string>
 
-// Since Linux 5.14; the C library may be older.
-#ifndef MADV_POPULATE_READ
-#define MADV_POPULATE_READ 22
-#endif
-
 namespace weft::net::software {
 namespace {
 

@@ -4,6 +4,7 @@
 #include <weft/mr/cache.hpp>
 #include <weft/mr/porting/porting.hpp>
 #include <weft/mr/region/population.hpp>
+#include <weft/mr/system/page.hpp>
 
 #include <linux/audit.h>
 #include <linux/filter.h>
@@ -22,11 +23,6 @@
 #include "kit/failure.hpp"
 #include "kit/held_workers.hpp"
 #include "mr/support.hpp"
-
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_READ 22
-#define MADV_POPULATE_WRITE 23
-#endif
 
 namespace weft::mr {
 namespace {
