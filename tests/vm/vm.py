@@ -354,7 +354,8 @@ class Guest:
              "-append", "console=ttyS0 quiet panic=-1 mitigations=off no_timer_check",
              "-serial", f"file:{self.console}", *share("root", "/", "readonly=on,multidevs=remap"),
              *share("control", self.control), *share("out", out), "-device", "virtio-serial-pci",
-             *output.hardware(), *requests.hardware(), *(pair.hardware(self) if pair else [])],
+             *output.hardware(), *requests.hardware(), *(pair.hardware(self) if pair else []),
+             *(["-drive", f"file={options.disk},format=raw,if=virtio"] if options.disk else [])],
             stdin=subprocess.DEVNULL, pass_fds=[output.far_end, requests.far_end])
         self.threads = [threading.Thread(target=work, args=[port.opened()])
                         for work, port in ((self.copy_output, output), (self.grant_requests, requests))]
@@ -470,6 +471,7 @@ def parsed(arguments):
     parser.add_argument("--memory", type=int, default=1024, metavar="MIB", help="1024")
     parser.add_argument("--persistent", type=int, default=0, metavar="MIB",
                         help="an NVDIMM: README.md; none")
+    parser.add_argument("--disk", metavar="FILE", help="the image of a disk: README.md; none")
     parser.add_argument("--timeout", type=float, default=120, metavar="S", help="after which the guest is killed; 120")
     parser.add_argument("--devices", choices=["none", "rxe", "siw"], default="none",
                         help="an RDMA device at each end of a cable")
