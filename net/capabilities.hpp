@@ -20,9 +20,10 @@ struct capabilities {
   bool device_memory = false;    ///< both ends copy device memory for the fabric: connection_options::device_memory
   bool persistent_flush = false;  ///< flush_type::persistent: both ends have set connection_options::persistent_flush
   bool device_flush = false;      ///< persistent flushes by the peer's device as well: docs/persistence.md
-  bool sees_writes = false;       ///< the fabric sees a peer's writes; else the writer notifies the owner of a counter
-  bool same_machine = false;      ///< the peer is a process of this machine, reached by shared memory
-  bool atomics = false;           ///< fetch_add and compare_swap
+  bool device_atomic_write = false;  ///< a write of 8 bytes at a multiple of 8 is an ATOMIC WRITE: docs/persistence.md
+  bool sees_writes = false;   ///< the fabric sees a peer's writes; else the writer notifies the owner of a counter
+  bool same_machine = false;  ///< the peer is a process of this machine, reached by shared memory
+  bool atomics = false;       ///< fetch_add and compare_swap
   std::uint16_t outgoing_reads = 0;  ///< reads that may be outstanding at the peer (ORD)
   std::uint16_t incoming_reads = 0;  ///< reads of the peer that may be outstanding here (IRD)
   /// The peer's own ORD, before the smaller one of both ends was taken (RFC 6581 section 9.1). Only over iWARP in user

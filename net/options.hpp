@@ -95,7 +95,8 @@ struct connection_options {
   /// Lets peers flush until what they wrote survives a power cut: connection::flush() with flush_type::persistent, of
   /// regions over files with mr::usage::flush_persistent. The owner's worker writes the memory to the storage of its
   /// file, over fabrics in software and devices that page on demand; RDMA devices with FLUSH make persistent memory
-  /// persistent by themselves (mr::domain_capabilities::device_flush). Both ends have to choose this;
+  /// persistent by themselves (mr::domain_capabilities::device_flush), and those with ATOMIC WRITE write words of eight
+  /// bytes whole (capabilities::device_atomic_write). Both ends have to choose this;
   /// capabilities().persistent_flush tells whether they did. It takes two more receives, of at least 40 bytes. Such a
   /// connection cannot share receives: errc::not_supported. See docs/persistence.md.
   bool persistent_flush = false;

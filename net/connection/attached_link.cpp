@@ -27,6 +27,7 @@ attached_link::attached_link(new_link established, transport& carrier, const con
   properties.device_memory = agreed.device_memory;
   properties.persistent_flush = agreed.persistent_flush;
   properties.device_flush &= agreed.persistent_flush;
+  properties.device_atomic_write &= agreed.persistent_flush && agreed.atomic_write;
   properties.sees_writes = properties.sees_writes && !agreed.cuts_writes();
   properties.heartbeats = peer_greeting->answers_heartbeats;
   properties.max_send_bytes = peer_greeting->receive_size;

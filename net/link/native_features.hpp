@@ -27,6 +27,7 @@ struct native_features {
   bool device_memory = false;     ///< copies to and from memory of devices: connection_options::device_memory
   bool persistent_flush = false;  ///< makes memory of files persistent: connection_options::persistent_flush
   bool write_notices = false;     ///< understands message_kind::written, by which a peer reports writes to count
+  bool atomic_write = false;      ///< the device takes ATOMIC WRITE: ibv_wr_atomic_write(3)
 
   /// Whether a write of the program may be split or repeated, so links cannot count writes.
   [[nodiscard]] constexpr bool cuts_writes() const noexcept { return rails || device_memory; }
@@ -44,7 +45,8 @@ struct native_features {
             .resumes = a.resumes && b.resumes,
             .device_memory = a.device_memory && b.device_memory,
             .persistent_flush = a.persistent_flush && b.persistent_flush,
-            .write_notices = a.write_notices && b.write_notices};
+            .write_notices = a.write_notices && b.write_notices,
+            .atomic_write = a.atomic_write && b.atomic_write};
   }
 };
 

@@ -24,6 +24,7 @@ constexpr unsigned device_memory_bit = 0x80;
 constexpr std::size_t more_features_at = 15;
 constexpr unsigned write_notices_bit = 0x01;
 constexpr unsigned persistent_flush_bit = 0x02;
+constexpr unsigned atomic_write_bit = 0x04;
 
 std::byte pack_features(const native_features& features) noexcept {
   return static_cast<std::byte>((features.atomics ? atomics_bit : 0) | (features.immediate ? immediate_bit : 0) |
@@ -34,7 +35,8 @@ std::byte pack_features(const native_features& features) noexcept {
 
 std::byte pack_more_features(const native_features& features) noexcept {
   return static_cast<std::byte>((features.write_notices ? write_notices_bit : 0) |
-                                (features.persistent_flush ? persistent_flush_bit : 0));
+                                (features.persistent_flush ? persistent_flush_bit : 0) |
+                                (features.atomic_write ? atomic_write_bit : 0));
 }
 
 native_features unpack_features(std::byte packed) noexcept {
@@ -92,6 +94,7 @@ std::optional<greeting> greeting::unpack(std::span<const std::byte> private_data
   const auto more = std::to_integer<unsigned>(private_data[more_features_at]);
   said.features.write_notices = (more & write_notices_bit) != 0;
   said.features.persistent_flush = (more & persistent_flush_bit) != 0;
+  said.features.atomic_write = (more & atomic_write_bit) != 0;
   said.listens_first = (private_data[5] & std::byte{listens_first_bit}) != std::byte{0};
   said.answers_heartbeats = (private_data[5] & std::byte{heartbeats_bit}) != std::byte{0};
   said.receive_depth = little_endian::get<std::uint16_t>(private_data, 6);

@@ -39,6 +39,7 @@ std::string_view kind_of(const transport& way) noexcept { return way.name().subs
 // The capabilities that hold over every rail. If rails are of different kinds, only those of the first rail are known,
 // so capabilities that may differ are not promised.
 capabilities promised(capabilities of_first, const std::vector<transport*>& ways) noexcept {
+  of_first.device_atomic_write = false;
   of_first.device_flush = false;  // memory of several fabrics is made persistent by its owner
   const auto differs = [&](const transport* each) { return kind_of(*each) != kind_of(*ways.front()); };
   if (std::none_of(ways.begin(), ways.end(), differs)) return of_first;

@@ -119,19 +119,21 @@ int rdma_calls::modify_qp(ibv_qp* pair, ibv_qp_attr* wanted, int mask) noexcept 
   return from_number(::ibv_modify_qp(pair, wanted, mask));
 }
 int rdma_calls::destroy_qp(ibv_qp* pair) noexcept { return from_number(::ibv_destroy_qp(pair)); }
-// Does without ibv_wr_start() and its companions, because they send wrong lengths on rxe in rdma-core 44. FLUSH needs
-// them, but has no local memory, and so no such length.
+// Does without ibv_wr_start() and its companions, because they send wrong lengths on rxe in rdma-core 44. FLUSH and
+// ATOMIC WRITE need them, but have no list of local memory, and so no such length.
 int rdma_calls::post_send(ibv_qp* pair, ibv_send_wr* first, ibv_send_wr** refused) noexcept {
   return from_number(::ibv_post_send(pair, first, refused));
 }
 #ifdef WEFT_HAS_WR_FLUSH
-static_assert(wr_flush_opcode == IBV_WR_FLUSH && access_flush_persistent == IBV_ACCESS_FLUSH_PERSISTENT);
+static_assert(wr_flush_opcode == IBV_WR_FLUSH && wr_atomic_write_opcode == IBV_WR_ATOMIC_WRITE &&
+              with_flush == IBV_QP_EX_WITH_FLUSH && with_atomic_write == IBV_QP_EX_WITH_ATOMIC_WRITE &&
+              access_flush_persistent == IBV_ACCESS_FLUSH_PERSISTENT);
 
 bool rdma_calls::has_flush() const noexcept { return true; }
 
 // send_ops_flags lists the operations of ibv_wr_start(3). All other operations use ibv_post_send(3); the manual pages
 // of both allow that.
-int rdma_calls::create_qp_ex(ibv_pd* pd, ibv_qp_init_attr* wanted, ibv_qp** made) noexcept {
+int rdma_calls::create_qp_ex(ibv_pd* pd, ibv_qp_init_attr* wanted, std::uint64_t operations, ibv_qp** made) noexcept {
   ibv_qp_init_attr_ex all{};
   all.send_cq = wanted->send_cq;
   all.recv_cq = wanted->recv_cq;
@@ -140,7 +142,7 @@ int rdma_calls::create_qp_ex(ibv_pd* pd, ibv_qp_init_attr* wanted, ibv_qp** made
   all.qp_type = wanted->qp_type;
   all.sq_sig_all = wanted->sq_sig_all;
   all.pd = pd;
-  all.send_ops_flags = IBV_QP_EX_WITH_FLUSH;
+  all.send_ops_flags = operations;
   all.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
   const int result = from_pointer(made, [&] { return ::ibv_create_qp_ex(pd->context, &all); });
   wanted->cap = all.cap;
@@ -159,10 +161,21 @@ int rdma_calls::wr_flush(ibv_qp* pair, const ibv_send_wr& what) noexcept {
                  fits ? IBV_FLUSH_RANGE : IBV_FLUSH_MR);
   return from_number(::ibv_wr_complete(to));
 }
+
+int rdma_calls::wr_atomic_write(ibv_qp* pair, const ibv_send_wr& what) noexcept {
+  ibv_qp_ex* const to = ::ibv_qp_to_qp_ex(pair);
+  ::ibv_wr_start(to);
+  to->wr_id = what.wr_id;
+  to->wr_flags = what.send_flags;
+  ::ibv_wr_atomic_write(to, what.wr.rdma.rkey, what.wr.rdma.remote_addr,
+                        reinterpret_cast<const void*>(what.sg_list->addr));
+  return from_number(::ibv_wr_complete(to));
+}
 #else
 bool rdma_calls::has_flush() const noexcept { return false; }
-int rdma_calls::create_qp_ex(ibv_pd*, ibv_qp_init_attr*, ibv_qp**) noexcept { return -EOPNOTSUPP; }
+int rdma_calls::create_qp_ex(ibv_pd*, ibv_qp_init_attr*, std::uint64_t, ibv_qp**) noexcept { return -EOPNOTSUPP; }
 int rdma_calls::wr_flush(ibv_qp*, const ibv_send_wr&) noexcept { return -EOPNOTSUPP; }
+int rdma_calls::wr_atomic_write(ibv_qp*, const ibv_send_wr&) noexcept { return -EOPNOTSUPP; }
 #endif
 int rdma_calls::post_recv(ibv_qp* pair, ibv_recv_wr* first, ibv_recv_wr** refused) noexcept {
   return from_number(::ibv_post_recv(pair, first, refused));

@@ -12,13 +12,20 @@
 
 namespace weft::net::verbs {
 
-/// The bit of ibv_device_attr_ex::device_cap_flags_ex for FLUSH to persistent memory, from rdma/ib_user_verbs.h. FLUSH
-/// exists since rdma-core 46 and Linux 6.2; older headers lack this number and the two that follow.
+/// The bits of ibv_device_attr_ex::device_cap_flags_ex for FLUSH to persistent memory and for ATOMIC WRITE, from
+/// rdma/ib_user_verbs.h. Both exist since rdma-core 46 and Linux 6.2; older headers lack these numbers and those that
+/// follow.
 inline constexpr std::uint64_t can_flush_persistent = std::uint64_t{1} << 39;
+inline constexpr std::uint64_t can_write_atomically = std::uint64_t{1} << 40;
 /// IBV_ACCESS_FLUSH_PERSISTENT, of ibv_reg_mr(3) and ibv_modify_qp(3)
 inline constexpr unsigned access_flush_persistent = 1U << 9;
+/// IBV_QP_EX_WITH_FLUSH and IBV_QP_EX_WITH_ATOMIC_WRITE, of ibv_create_qp_ex(3)
+inline constexpr std::uint64_t with_flush = std::uint64_t{1} << 11;
+inline constexpr std::uint64_t with_atomic_write = std::uint64_t{1} << 12;
 /// IBV_WR_FLUSH. wr.atomic.compare_add holds the number of bytes.
 inline constexpr auto wr_flush_opcode = static_cast<ibv_wr_opcode>(14);
+/// IBV_WR_ATOMIC_WRITE, with wr.rdma and one element of eight bytes, which are copied when the request is posted.
+inline constexpr auto wr_atomic_write_opcode = static_cast<ibv_wr_opcode>(15);
 
 /// The calls into libibverbs and librdmacm that can fail: one seam, through which a test injects failures or puts a
 /// device of its own in their place.
@@ -47,7 +54,7 @@ class rdma_calls {
   virtual void ack_async_event(ibv_async_event* event) noexcept;
   /// Sets O_NONBLOCK with fcntl(2): calls on the descriptor return -EAGAIN instead of waiting.
   virtual int set_nonblocking(int fd) noexcept;
-  /// Whether weft was built with libraries that have ibv_wr_flush(3).
+  /// Whether weft was built with libraries that have ibv_wr_flush(3) and ibv_wr_atomic_write(3).
   [[nodiscard]] virtual bool has_flush() const noexcept;
   /// The NUMA node nearest to the device of that name, from sysfs; -1: none, or not known.
   [[nodiscard]] virtual int numa_node(const std::string& device) const;
@@ -77,14 +84,16 @@ class rdma_calls {
 
   // Queue pairs.
   virtual int create_qp(ibv_pd* pd, ibv_qp_init_attr* wanted, ibv_qp** made) noexcept;
-  /// Creates a queue pair for wr_flush() too. Returns -EOPNOTSUPP if the device's driver in user space has no FLUSH, or
-  /// if has_flush() is false.
-  virtual int create_qp_ex(ibv_pd* pd, ibv_qp_init_attr* wanted, ibv_qp** made) noexcept;
+  /// Creates a queue pair for these operations too: with_flush, with_atomic_write. Returns -EOPNOTSUPP if the device's
+  /// driver in user space lacks one, or if has_flush() is false.
+  virtual int create_qp_ex(ibv_pd* pd, ibv_qp_init_attr* wanted, std::uint64_t operations, ibv_qp** made) noexcept;
   virtual int modify_qp(ibv_qp* pair, ibv_qp_attr* wanted, int mask) noexcept;
   virtual int destroy_qp(ibv_qp* pair) noexcept;
   virtual int post_send(ibv_qp* pair, ibv_send_wr* first, ibv_send_wr** refused) noexcept;
   /// Posts one request of wr_flush_opcode, which post_send() does not take: ibv_wr_flush(3).
   virtual int wr_flush(ibv_qp* pair, const ibv_send_wr& what) noexcept;
+  /// The same of wr_atomic_write_opcode: ibv_wr_atomic_write(3).
+  virtual int wr_atomic_write(ibv_qp* pair, const ibv_send_wr& what) noexcept;
   virtual int post_recv(ibv_qp* pair, ibv_recv_wr* first, ibv_recv_wr** refused) noexcept;
 
   // Shared receive queues.

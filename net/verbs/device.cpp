@@ -219,7 +219,11 @@ void device::probe_memory() noexcept {
     on_demand_operations_ = more.odp_caps.per_transport_caps.rc_odp_caps;
     pages_everything_ = (more.odp_caps.general_caps & IBV_ODP_SUPPORT_IMPLICIT) != 0;
   }
-  has_flush_ = known && calls_.has_flush() && (more.device_cap_flags_ex & can_flush_persistent) != 0;
+  if (known && calls_.has_flush()) {
+    const std::uint64_t flags = more.device_cap_flags_ex;
+    operations_ = ((flags & can_flush_persistent) != 0 ? with_flush : 0) |
+                  ((flags & can_write_atomically) != 0 ? with_atomic_write : 0);
+  }
   // Only an attempt shows whether dma-bufs are supported. The descriptor is invalid, which the kernel checks last.
   ibv_mr* none = nullptr;
   has_dmabuf_ = calls_.reg_dmabuf_mr(pd_, 0, 4096, 0, -1, 0, &none) == -EBADF;

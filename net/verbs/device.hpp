@@ -47,7 +47,11 @@ class device {
   [[nodiscard]] bool has_dmabuf() const noexcept { return has_dmabuf_; }
   /// Whether the device and weft's libraries have FLUSH, by which peers make their writes to persistent memory
   /// persistent.
-  [[nodiscard]] bool has_flush() const noexcept { return has_flush_; }
+  [[nodiscard]] bool has_flush() const noexcept { return (operations_ & with_flush) != 0; }
+  /// The same of ATOMIC WRITE.
+  [[nodiscard]] bool has_atomic_write() const noexcept { return (operations_ & with_atomic_write) != 0; }
+  /// The operations for rdma_calls::create_qp_ex().
+  [[nodiscard]] std::uint64_t operations() const noexcept { return operations_; }
   /// The NUMA node nearest to the device; -1 if none is known, as with software devices.
   [[nodiscard]] int numa_node() const { return calls_.numa_node(name_); }
   /// The largest message of its ports, in bytes.
@@ -80,7 +84,7 @@ class device {
   std::uint32_t on_demand_operations_ = 0;
   bool pages_everything_ = false;
   bool has_dmabuf_ = false;
-  bool has_flush_ = false;
+  std::uint64_t operations_ = 0;
   std::uint32_t max_message_bytes_ = 0;
   bool active_ = false;  // a port was active when the device was opened
   mutable async_audience audience_;

@@ -101,7 +101,7 @@ endpoint::~endpoint() {
 
 task<> endpoint::make_pair(const set_up_options& options) {
   requests_ = options.max_requests;
-  opens_flush_ = home().has_flush() && options.persistent_flush;
+  wanted_operations_ = options.persistent_flush ? home().operations() : 0;
   kept_receives_ = options.receives;
   shared_receives_ = static_cast<receive_queue*>(kept_receives_.get());
   receives_ = shared_receives_ == nullptr ? options.max_receives : std::uint16_t{0};
@@ -172,15 +172,15 @@ void endpoint::create_pair() {
   max_inline_bytes_ = std::min(attempt.cap.max_inline_data, inline_sizes.front());
 }
 
-// Creates a queue pair. If the peer may flush, the queue pair also takes FLUSH, unless the driver in user space lacks
-// it, as it may even if the kernel's driver has FLUSH.
+// Creates a queue pair. With persistent_flush it also takes FLUSH and ATOMIC WRITE, unless the driver in user space
+// lacks them, as it may even if the kernel's driver has them.
 int endpoint::create_pair(ibv_qp_init_attr& attempt) noexcept {
-  if (opens_flush_) {
-    ibv_qp_init_attr with_flush = attempt;
-    const int result = calls().create_qp_ex(home().pd(), &with_flush, &pair_);
-    has_flush_ = result >= 0;
+  if (wanted_operations_ != 0) {
+    ibv_qp_init_attr extended = attempt;
+    const int result = calls().create_qp_ex(home().pd(), &extended, wanted_operations_, &pair_);
+    if (result >= 0) operations_ = wanted_operations_;
     if (result != -EOPNOTSUPP) {
-      attempt = with_flush;
+      attempt = extended;
       return result;
     }
   }
@@ -219,7 +219,7 @@ void endpoint::change_to(ibv_qp_state state, const agreement& what) {
   // mutant: offer a peer no rights
   wanted.qp_access_flags = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
   if (home().traits().has_atomics) wanted.qp_access_flags |= IBV_ACCESS_REMOTE_ATOMIC;
-  if (opens_flush_) wanted.qp_access_flags |= access_flush_persistent;
+  if ((wanted_operations_ & with_flush) != 0) wanted.qp_access_flags |= access_flush_persistent;
   if (home().traits().pair_needs_right_to_bind) wanted.qp_access_flags |= IBV_ACCESS_MW_BIND;  // mutant: bind windows
   if (traffic_class_)
     wanted.ah_attr.grh.traffic_class = *traffic_class_;  // if unset, the path's, which an acceptor takes from its peer

@@ -92,8 +92,9 @@ class endpoint final : private cm_handler,
   [[nodiscard]] std::uint8_t max_parts() const noexcept;
   [[nodiscard]] std::uint8_t max_read_parts() const noexcept;
   [[nodiscard]] std::uint32_t max_inline_bytes() const noexcept { return max_inline_bytes_; }
-  /// Whether the queue pair takes rdma_calls::wr_flush().
-  [[nodiscard]] bool has_flush() const noexcept { return has_flush_; }
+  /// Whether the queue pair takes rdma_calls::wr_flush(), and rdma_calls::wr_atomic_write().
+  [[nodiscard]] bool has_flush() const noexcept { return (operations_ & with_flush) != 0; }
+  [[nodiscard]] bool has_atomic_write() const noexcept { return (operations_ & with_atomic_write) != 0; }
   /// Staging for the data that requests send, and for their answers. Two areas, because an RNIC's peer may write into
   /// the sinks.
   [[nodiscard]] const staging_area& sources() const noexcept { return sources_; }
@@ -208,8 +209,8 @@ class endpoint final : private cm_handler,
   std::uint16_t requests_ = 0;
   std::uint16_t receives_ = 0;
   std::uint32_t max_inline_bytes_ = 0;
-  bool opens_flush_ = false;  // the peer may flush
-  bool has_flush_ = false;
+  std::uint64_t wanted_operations_ = 0;  // of create_qp_ex(); the peer may ask for these
+  std::uint64_t operations_ = 0;         // of them, those that the queue pair takes
   std::optional<std::uint8_t> traffic_class_;
   std::uint32_t entries_ = 0;  // completions reserved in queue_
 

@@ -25,6 +25,7 @@ rdma_link::rdma_link(std::unique_ptr<endpoint> established, std::shared_ptr<doma
   capabilities_.checksum = home.traits().has_checksum;
   capabilities_.completes_on_answer = home.traits().completes_on_answer;
   capabilities_.device_flush = endpoint_->has_flush();
+  capabilities_.device_atomic_write = endpoint_->has_atomic_write() && agreed.outgoing_reads != 0;
   capabilities_.outgoing_reads = agreed.outgoing_reads;
   capabilities_.incoming_reads = agreed.incoming_reads;
   capabilities_.write_immediate = home.traits().has_write_immediate;  // a standard operation, which any peer takes
@@ -42,6 +43,8 @@ rdma_link::~rdma_link() {
 void rdma_link::start(link_events& events, const link_parameters& options) {
   assert(options.send_depth <= endpoint_->requests() && options.receive_depth <= endpoint_->receives());
   requests_.make_room(options.send_depth);
+  const native_features& agreed = options.agreed;
+  if (capabilities_.device_atomic_write && agreed.persistent_flush && agreed.atomic_write) requests_.write_atomically();
   receives_.make_room(options.receive_depth);
   native_ = options.native;
   delivers_after_end_ = options.delivers_after_end;

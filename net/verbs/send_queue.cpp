@@ -42,6 +42,17 @@ bool asks(const ibv_send_wr& wr) noexcept {
          wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
 }
 
+// Whether ibv_post_send(3) does not take it.
+bool is_apart(const ibv_send_wr& wr) noexcept {
+  return wr.opcode == wr_flush_opcode || wr.opcode == wr_atomic_write_opcode;
+}
+
+// Whether the write is one of a word, as ATOMIC WRITE takes it.
+bool is_word(const send_queue::posted_request& item) noexcept {
+  return !item.work->immediate && item.wr.num_sge == 1 && item.parts.front().length == 8 &&
+         item.work->remote_address % 8 == 0;
+}
+
 // Whether the request concerns this device alone.
 bool is_local(std::uint32_t mark) noexcept {
   return mark >= first_bind_mark && mark != keep_alive_mark && (mark & run_bit) == 0;
@@ -92,7 +103,7 @@ void send_queue::fill(posted_request& item) noexcept {
   const work_request& work = *item.work;
   ibv_send_wr& wr = item.wr;
   wr.send_flags = 0;
-  fill_parts(item);
+  const bool readable = fill_parts(item);
   wr.wr.rdma.remote_addr = work.remote_address;
   wr.wr.rdma.rkey = static_cast<std::uint32_t>(work.remote_key);
   switch (work.kind) {
@@ -103,6 +114,11 @@ void send_queue::fill(posted_request& item) noexcept {
     case work_kind::write:
       wr.opcode = work.immediate ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_RDMA_WRITE;
       if (work.immediate) wr.imm_data = htonl(*work.immediate);
+      if (writes_atomically_ && readable && is_word(item)) {
+        wr.opcode = wr_atomic_write_opcode;
+        wr.send_flags = 0;
+        has_apart_ = true;
+      }
       break;
     case work_kind::read:
       wr.opcode = IBV_WR_RDMA_READ;
@@ -122,16 +138,17 @@ void send_queue::fill(posted_request& item) noexcept {
       wr.wr.atomic.remote_addr = work.remote_address;
       wr.wr.atomic.rkey = static_cast<std::uint32_t>(work.remote_key);
       wr.wr.atomic.compare_add = work.operand;
-      has_flush_ = true;
+      has_apart_ = true;
       break;
   }
 }
 
 // The request's own bytes are in no registration, so they are copied through one of the registered staging areas.
-void send_queue::fill_parts(posted_request& item) noexcept {
+// Returns whether the processor can read the memory, as it must to copy it into the request.
+bool send_queue::fill_parts(posted_request& item) noexcept {
   const work_request& work = *item.work;
   const bool sends = work.kind == work_kind::send || work.kind == work_kind::write;
-  bool readable = true;  // the processor can read the memory, as it must to copy inline data
+  bool readable = true;
   std::uint64_t bytes = 0;
   int count = 0;
   const auto add = [&](const void* from, std::size_t length, std::uint64_t key) {
@@ -157,6 +174,7 @@ void send_queue::fill_parts(posted_request& item) noexcept {
   const bool fits =
       bytes <= endpoint_.max_inline_bytes() && (count == 1 || endpoint_.home().traits().inlines_all_parts);
   if (sends && readable && fits) item.wr.send_flags |= IBV_SEND_INLINE;
+  return readable;
 }
 
 void send_queue::chain(ibv_send_wr& wr, std::uint16_t mark) noexcept {
@@ -299,26 +317,28 @@ int send_queue::hand_over() noexcept {
   unsignaled_ = 0;
   ibv_send_wr* const first = chained_.take(last);
   ibv_send_wr* refused = nullptr;
-  const int result = has_flush_ ? post_apart(first, &refused)  //
+  const int result = has_apart_ ? post_apart(first, &refused)  //
                                 : endpoint_.calls().post_send(endpoint_.pair(), first, &refused);
-  has_flush_ = has_flush_ && !chained_.empty();
+  has_apart_ = has_apart_ && !chained_.empty();
   if (result >= 0) refused = nullptr;
   if (result < 0 && refused == nullptr) refused = first;
   count_handed_over(first, refused);
   return result;
 }
 
-// Posts each FLUSH by a call of its own, between the calls for the requests before it and behind it.
+// Posts each FLUSH and each ATOMIC WRITE by a call of its own, between the calls for the requests before it and behind
+// it.
 int send_queue::post_apart(ibv_send_wr* first, ibv_send_wr** refused) noexcept {
   rdma_calls& library = endpoint_.calls();
   int result = 0;
   while (first != nullptr && result >= 0) {
     ibv_send_wr* last = first;
     *refused = first;
-    if (first->opcode == wr_flush_opcode) {
-      result = library.wr_flush(endpoint_.pair(), *first);
+    if (is_apart(*first)) {
+      result = first->opcode == wr_flush_opcode ? library.wr_flush(endpoint_.pair(), *first)
+                                                : library.wr_atomic_write(endpoint_.pair(), *first);
     } else {
-      while (last->next != nullptr && last->next->opcode != wr_flush_opcode) last = last->next;
+      while (last->next != nullptr && !is_apart(*last->next)) last = last->next;
       ibv_send_wr* const behind = std::exchange(last->next, nullptr);
       result = library.post_send(endpoint_.pair(), first, refused);
       last->next = behind;

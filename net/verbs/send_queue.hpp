@@ -57,6 +57,8 @@ class send_queue {
 
   /// Makes room for `depth` requests and elements of runs at a time. Throws std::bad_alloc.
   void make_room(std::uint16_t depth);
+  /// Makes every write of eight bytes at a multiple of eight an ATOMIC WRITE, which the peer has to take.
+  void write_atomically() noexcept { writes_atomically_ = true; }
   /// Passes completions to `sink` from now on. Must be the last call of the link's start that may throw, because only
   /// closing undoes it. Throws like completion_queue::attach().
   void attach(completion_sink& sink) { tag_ = endpoint_.queue().attach(sink); }
@@ -148,7 +150,7 @@ class send_queue {
   [[nodiscard]] int post_apart(ibv_send_wr* first, ibv_send_wr** refused) noexcept;
   void chain(ibv_send_wr& wr, std::uint16_t mark) noexcept;
   void fill(posted_request& item) noexcept;
-  void fill_parts(posted_request& item) noexcept;
+  [[nodiscard]] bool fill_parts(posted_request& item) noexcept;
   void post_elements(work_run& run, std::span<const run_element> elements, run_shape& shape) noexcept;
   void bring_immediate(const run_portion& what) noexcept;
   [[nodiscard]] bool has_to_signal(const ibv_send_wr& wr) const noexcept;
@@ -179,7 +181,8 @@ class send_queue {
   std::size_t with_device_ = 0;         // how many of order_ were handed over
   request_chain<ibv_send_wr> chained_;  // what the next hand_over() may hand over, in order
   unsigned unsignaled_ = 0;             // how many requests in a row were not signaled
-  bool has_flush_ = false;              // chained_ may have a FLUSH
+  bool has_apart_ = false;              // chained_ may have a FLUSH or an ATOMIC WRITE
+  bool writes_atomically_ = false;
 };
 
 }  // namespace weft::net::verbs

@@ -58,7 +58,9 @@ class transport final : public net::transport {
   [[nodiscard]] native_features features() const noexcept override {
     // mutant: promise immediate data
     // mutant: promise atomic operations
-    return {.atomics = device_->traits().has_atomics, .immediate = device_->traits().has_write_immediate};
+    return {.atomics = device_->traits().has_atomics,
+            .immediate = device_->traits().has_write_immediate,
+            .atomic_write = device_->has_atomic_write()};
   }
   [[nodiscard]] landing_place landing() const noexcept override { return landing_.place(); }
   [[nodiscard]] bool listens_first() const noexcept override { return device_->traits().initiator_speaks_first; }

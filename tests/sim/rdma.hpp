@@ -35,6 +35,7 @@ struct rdma_traits {
 
   bool has_flush = false;        ///< FLUSH, and takes all memory for persistent
   bool driver_has_flush = true;  ///< and its driver in user space as well
+  bool has_atomic_write = false;
 
   // Of all others.
   unsigned one_answer_lost_in = 0;   ///< and those that follow, until it asks again; 0: none is
@@ -116,6 +117,7 @@ class rdma final : public net::verbs::rdma_calls, private test::immovable {
   [[nodiscard]] unsigned inline_requests() const noexcept { return inline_requests_; }
   /// How often requests were handed over, one or more at a time.
   [[nodiscard]] unsigned doorbells() const noexcept { return doorbells_; }
+  [[nodiscard]] unsigned atomic_writes() const noexcept { return atomic_writes_; }
   /// How often the end of a request was told of.
   [[nodiscard]] unsigned completions() const noexcept { return completions_; }
   /// Whether all of this memory has been flushed since it changed last.
@@ -162,11 +164,12 @@ class rdma final : public net::verbs::rdma_calls, private test::immovable {
   int poll_cq(ibv_cq* item, int most, ibv_wc* found) noexcept override;
 
   int create_qp(ibv_pd* pd, ibv_qp_init_attr* wanted, ibv_qp** made) noexcept override;
-  int create_qp_ex(ibv_pd* pd, ibv_qp_init_attr* wanted, ibv_qp** made) noexcept override;
+  int create_qp_ex(ibv_pd* pd, ibv_qp_init_attr* wanted, std::uint64_t operations, ibv_qp** made) noexcept override;
   int modify_qp(ibv_qp* item, ibv_qp_attr* wanted, int mask) noexcept override;
   int destroy_qp(ibv_qp* item) noexcept override;
   int post_send(ibv_qp* item, ibv_send_wr* first, ibv_send_wr** refused) noexcept override;
   int wr_flush(ibv_qp* item, const ibv_send_wr& what) noexcept override;
+  int wr_atomic_write(ibv_qp* item, const ibv_send_wr& what) noexcept override;
   int post_recv(ibv_qp* item, ibv_recv_wr* first, ibv_recv_wr** refused) noexcept override;
 
   int create_srq(ibv_pd* pd, ibv_srq_init_attr* wanted, ibv_srq** made) noexcept override;
@@ -249,6 +252,7 @@ class rdma final : public net::verbs::rdma_calls, private test::immovable {
   [[nodiscard]] pair* find_pair(std::uint32_t number) noexcept;
   [[nodiscard]] pair* find_pair(const pair_name& name) noexcept;
   int post(pair& to, ibv_send_wr* first, ibv_send_wr** refused);
+  [[nodiscard]] int post_alone(pair& to, const ibv_send_wr& what, std::uint64_t operation);
   void check_abilities(const pair& of, const request& what);
   [[nodiscard]] request make_request(pair& of, const ibv_send_wr& from);
   [[nodiscard]] receive make_receive(const ibv_recv_wr& from, const ibv_pd* domain);
@@ -263,6 +267,7 @@ class rdma final : public net::verbs::rdma_calls, private test::immovable {
   [[nodiscard]] path* way_of(const pair& from) noexcept;
   [[nodiscard]] verdict execute(request& what, pair& to);
   [[nodiscard]] verdict place_write(request& what, pair& to);
+  [[nodiscard]] verdict place_word(const request& what, const pair& to);
   [[nodiscard]] verdict store(const request& what, const pair& to);
   [[nodiscard]] verdict take_message(request& what, pair& to);
   [[nodiscard]] verdict end_message(const request& what, pair& to);
@@ -323,6 +328,7 @@ class rdma final : public net::verbs::rdma_calls, private test::immovable {
   unsigned hold_ups_ = 0;
   unsigned inline_requests_ = 0;
   unsigned doorbells_ = 0;
+  unsigned atomic_writes_ = 0;  // that were placed
   unsigned completions_ = 0;
   bool removed_ = false;
   bool port_is_down_ = false;

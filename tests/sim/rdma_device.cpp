@@ -197,7 +197,8 @@ int rdma::query_device(ibv_context*, ibv_device_attr* found) noexcept {
 
 int rdma::query_device_ex(ibv_context*, ibv_device_attr_ex* found) noexcept {
   *found = {};
-  if (traits_.has_flush) found->device_cap_flags_ex = net::verbs::can_flush_persistent;
+  if (traits_.has_flush) found->device_cap_flags_ex |= net::verbs::can_flush_persistent;
+  if (traits_.has_atomic_write) found->device_cap_flags_ex |= net::verbs::can_write_atomically;
   if (!pages_on_demand()) return 0;
   found->odp_caps.general_caps = IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT;
   found->odp_caps.per_transport_caps.rc_odp_caps =
@@ -579,10 +580,10 @@ int rdma::create_qp(ibv_pd* domain, ibv_qp_init_attr* wanted, ibv_qp** made) noe
   return 0;
 }
 
-int rdma::create_qp_ex(ibv_pd* domain, ibv_qp_init_attr* wanted, ibv_qp** made) noexcept {
+int rdma::create_qp_ex(ibv_pd* domain, ibv_qp_init_attr* wanted, std::uint64_t operations, ibv_qp** made) noexcept {
   if (!traits_.driver_has_flush) return -EOPNOTSUPP;
   const int result = create_qp(domain, wanted, made);
-  if (result >= 0) static_cast<pair*>(*made)->takes_flush = true;
+  if (result >= 0) static_cast<pair*>(*made)->operations = operations;
   return result;
 }
 

@@ -122,6 +122,8 @@ struct rdma::request {
   [[nodiscard]] bool asks() const noexcept {
     return opcode == IBV_WR_RDMA_READ || opcode == IBV_WR_ATOMIC_CMP_AND_SWP || opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
   }
+  /// Takes one of the peer's resources until it is answered.
+  [[nodiscard]] bool takes_resource() const noexcept { return asks() || opcode == net::verbs::wr_atomic_write_opcode; }
 };
 
 /// What lies between two ends.
@@ -152,7 +154,7 @@ struct rdma::pair final : ibv_qp {
   std::uint64_t life = 0;
   ibv_qp_cap most{};
   bool signals_all = false;
-  bool takes_flush = false;
+  std::uint64_t operations = 0;  // beyond those of ibv_post_send(3)
   // The front has the number first_request. Numbers below `delivered` have reached the peer.
   std::deque<request> requests;
   std::uint64_t first_request = 0;
@@ -162,7 +164,7 @@ struct rdma::pair final : ibv_qp {
   std::size_t receives_held = 0;
   std::optional<receive> incoming;  // of a message that has come in part
   bool delivering = false;          // something is on its way, or waits to be tried again
-  std::size_t asking = 0;           // reads and atomic operations at the peer
+  std::size_t asking = 0;           // reads, atomic operations and ATOMIC WRITEs at the peer
   unsigned attempts = 0;
   time_point last_answer{};
   bool hears_nothing = false;        // until it asks again

@@ -139,11 +139,12 @@ rdma::request rdma::make_request(pair& of, const ibv_send_wr& from) {
   made.compare = atomic ? from.wr.atomic.compare_add : 0;
   made.operand = atomic ? from.wr.atomic.swap : 0;
   require(!atomic || made.bytes == (flushes ? 0 : 8), "an atomic operation of {} bytes", made.bytes);
-  if ((from.send_flags & IBV_SEND_INLINE) != 0) {
-    require(!made.asks() && made.bytes <= of.most.max_inline_data, "{} bytes inline, and a queue pair for {}",
-            made.bytes, of.most.max_inline_data);
+  const bool goes_inline = (from.send_flags & IBV_SEND_INLINE) != 0;
+  if (goes_inline || made.opcode == net::verbs::wr_atomic_write_opcode) {
+    require(!goes_inline || (!made.asks() && made.bytes <= of.most.max_inline_data),
+            "{} bytes inline, and a queue pair for {}", made.bytes, of.most.max_inline_data);
     made.copied = true;
-    ++inline_requests_;
+    if (goes_inline) ++inline_requests_;
     made.data = collect(made.parts, 0, made.bytes);
     return made;
   }
@@ -185,7 +186,8 @@ rdma::receive rdma::make_receive(const ibv_recv_wr& from, const ibv_pd* domain) 
 int rdma::post_send(ibv_qp* item, ibv_send_wr* first, ibv_send_wr** refused) noexcept {
   ++doorbells_;
   for (const ibv_send_wr* each = first; each != nullptr; each = each->next) {
-    require(each->opcode != net::verbs::wr_flush_opcode, "ibv_post_send(3) has no FLUSH");
+    require(each->opcode != net::verbs::wr_flush_opcode && each->opcode != net::verbs::wr_atomic_write_opcode,
+            "ibv_post_send(3) has neither FLUSH nor ATOMIC WRITE");
     if (each->opcode != IBV_WR_BIND_MW) continue;
     const auto is_it = [&](const auto& entry) { return entry.second == each->bind_mw.mw; };
     require(std::any_of(windows_.begin(), windows_.end(), is_it), "a request binds a window that has been deallocated");
@@ -195,9 +197,19 @@ int rdma::post_send(ibv_qp* item, ibv_send_wr* first, ibv_send_wr** refused) noe
 }
 
 int rdma::wr_flush(ibv_qp* item, const ibv_send_wr& what) noexcept {
-  auto& to = *static_cast<pair*>(item);
-  require(to.takes_flush && what.opcode == net::verbs::wr_flush_opcode,
-          "a FLUSH on a queue pair that was made for none");
+  require(what.opcode == net::verbs::wr_flush_opcode, "ibv_wr_flush(3) is for FLUSH");
+  return post_alone(*static_cast<pair*>(item), what, net::verbs::with_flush);
+}
+
+int rdma::wr_atomic_write(ibv_qp* item, const ibv_send_wr& what) noexcept {
+  require(what.opcode == net::verbs::wr_atomic_write_opcode && what.num_sge == 1 && what.sg_list->length == 8 &&
+              what.wr.rdma.remote_addr % 8 == 0,
+          "ibv_wr_atomic_write(3) is for eight bytes at a multiple of eight");
+  return post_alone(*static_cast<pair*>(item), what, net::verbs::with_atomic_write);
+}
+
+int rdma::post_alone(pair& to, const ibv_send_wr& what, std::uint64_t operation) {
+  require((to.operations & operation) != 0, "a FLUSH or an ATOMIC WRITE on a queue pair that was made for none");
   ++doorbells_;
   ibv_send_wr alone = what;
   alone.next = nullptr;
@@ -285,7 +297,7 @@ void rdma::deliver(pair& from) {
     finish(from);
     return kick(from);
   }
-  if (what.asks()) {
+  if (what.takes_resource()) {
     require(from.most_asking != 0, "a read, though none was agreed on");
     if (from.asking >= from.most_asking) return;  // goes on with an answer
   }
@@ -311,7 +323,7 @@ void rdma::deliver(pair& from) {
   switch (execute(what, *to)) {
     case verdict::done:
       ++from.delivered;
-      if (what.asks()) ++from.asking;
+      if (what.takes_resource()) ++from.asking;
       answer_later(from, sequence, IBV_WC_SUCCESS);
       return kick(from);
     case verdict::unfinished:
@@ -368,6 +380,7 @@ void rdma::give_up_waiting(pair& from) {
 rdma::verdict rdma::execute(request& what, pair& to) {
   if (is_write(what.opcode)) return place_write(what, to);
   if (what.opcode == net::verbs::wr_flush_opcode) return store(what, to);
+  if (what.opcode == net::verbs::wr_atomic_write_opcode) return place_word(what, to);
   if (!what.asks()) return take_message(what, to);
   if (what.opcode == IBV_WR_RDMA_READ) {
     // rxe looks for the key of what it answers again, even if nothing was read.
@@ -386,6 +399,14 @@ rdma::verdict rdma::execute(request& what, pair& to) {
   if (!swaps) value += what.compare;
   if (swaps && value == what.compare) value = what.operand;
   std::memcpy(target, &value, sizeof value);
+  return verdict::done;
+}
+
+rdma::verdict rdma::place_word(const request& what, const pair& to) {
+  std::byte* const target = open_to_peer(to, what.key, what.address, what.bytes, IBV_ACCESS_REMOTE_WRITE);
+  if (target == nullptr) return verdict::refused;
+  std::memcpy(target, what.data.data(), what.bytes);
+  ++atomic_writes_;
   return verdict::done;
 }
 
@@ -622,8 +643,8 @@ void rdma::finish(pair& of) {
 }
 
 void rdma::take_effect(pair& of, const request& what) {
+  if (what.takes_resource()) --of.asking;
   if (what.asks()) {
-    --of.asking;
     check_local(what.parts, of.pd, true);
     scatter(what.parts, 0, what.data);
   } else if (!what.copied && !what.is_local()) {

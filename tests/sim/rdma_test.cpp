@@ -422,6 +422,77 @@ TEST_F(flushes_of_simulated_rdma, are_for_whole_regions_and_not_for_loans) {
   run(serve, close_behind, both_ends());
 }
 
+class atomic_writes_of_simulated_rdma : public flushes_of_simulated_rdma {
+ protected:
+  atomic_writes_of_simulated_rdma() { open({.has_flush = true, .has_atomic_write = true}); }
+};
+
+TEST_F(atomic_writes_of_simulated_rdma, are_the_writes_of_a_word_and_keep_their_place_behind_a_flush) {
+  std::span<std::byte> memory;
+  const auto serve = [&](net::connection& peer) -> task<> {
+    auto pages = co_await test::zeroed(home->pool(), 64);
+    memory = pages.bytes();
+    auto region = co_await home->domain().register_memory(memory, {.usage = durable});
+    co_await tell(peer, region.remote());
+    co_await close_behind(peer);
+    EXPECT_EQ(std::count(memory.begin(), memory.end(), std::byte{7}), 64);
+    co_await region.release();
+  };
+  const auto ask = [&](net::connection& peer) -> task<> {
+    EXPECT_TRUE(peer.capabilities().device_atomic_write);
+    const auto there = co_await hear(peer);
+    const auto body = there.slice(8, 56);
+    const auto word = there.slice(0, 8);
+    auto own = co_await test::filled_with(home->pool(), 64, std::byte{7});
+    auto eight = co_await test::filled_with(home->pool(), 8, std::byte{7});
+    const unsigned before = below->atomic_writes();
+    std::array some{peer.write(own.slice(8, 56), body), peer.flush(body, persistent), peer.write(eight, word),
+                    peer.flush(word, persistent)};
+    co_await peer.batch(some);
+    EXPECT_TRUE(below->is_persistent(memory));
+    EXPECT_EQ(below->atomic_writes() - before, 1u);
+    for (int i = 0; i != 20; ++i) co_await peer.write(eight, word);  // more than there are reads
+    EXPECT_EQ(below->atomic_writes() - before, 21u);
+    co_await peer.write(own.slice(0, 16), there.slice(0, 16));
+    co_await peer.write(eight, there.slice(12, 8));
+    co_await peer.write(own.slice(0, 4), there.slice(8, 4));
+    EXPECT_EQ(below->atomic_writes() - before, 21u);  // these are none
+    co_await peer.close();
+  };
+  run(serve, ask, both_ends());
+  open({.like_rxe = true,
+        .keeps_late_receives = true,
+        .has_flush = true,
+        .has_atomic_write = true,
+        .one_answer_lost_in = 4});
+  for (int i = 0; i != 8; ++i) run(serve, ask, both_ends());
+}
+
+TEST_F(atomic_writes_of_simulated_rdma, need_the_option_and_a_device_that_has_them) {
+  const auto serve = lend(durable);
+  const auto ask = [&](net::connection& peer) -> task<> {
+    EXPECT_FALSE(peer.capabilities().device_atomic_write);
+    const auto there = co_await hear(peer);
+    auto eight = co_await test::filled(home->pool(), 8, 7);
+    co_await peer.write(eight, there.slice(0, 8));
+    EXPECT_EQ(below->atomic_writes(), 0u);
+    co_await peer.close();
+  };
+  run(serve, ask);
+  open({.has_flush = true});
+  run(serve, ask, both_ends());
+}
+
+TEST_F(atomic_writes_of_simulated_rdma, end_with_the_connection_if_the_peer_refuses_them) {
+  const auto ask = [&](net::connection& peer) -> task<> {
+    const auto there = co_await hear(peer);
+    auto eight = co_await test::filled(home->pool(), 8, 7);
+    const mr::remote_region lie(there.key(), there.address(), there.size(), mr::usage::write_dst);
+    EXPECT_EQ(co_await test::code_of(peer.write(eight, lie.slice(0, 8))), errc::remote_access);
+  };
+  run(lend_until_the_end(mr::usage::read_src), ask, both_ends());
+}
+
 // What the queue holds at a time goes out with one; beyond that, one is for a quarter of the queue.
 TEST_F(simulated_rdma, lists_of_blocks_take_few_doorbells_and_few_completions) {
   const auto ask = [&](net::connection& peer) -> task<> {

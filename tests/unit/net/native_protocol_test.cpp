@@ -67,10 +67,11 @@ TEST(greeting, tells_each_feature_by_a_bit_of_its_own) {
 }
 
 TEST(greeting, tells_more_features_in_a_byte_of_their_own) {
-  for (unsigned bits = 0; bits < 4; ++bits) {
+  for (unsigned bits = 0; bits < 8; ++bits) {
     greeting self = sample();
     self.features.write_notices = (bits & 1) != 0;
     self.features.persistent_flush = (bits & 2) != 0;
+    self.features.atomic_write = (bits & 4) != 0;
     const auto packed = self.pack();
     EXPECT_EQ(packed[15], static_cast<std::byte>(bits));
     EXPECT_EQ(greeting::unpack(packed)->features, self.features);
@@ -162,7 +163,7 @@ TEST(greeting, leaves_what_may_come_later_to_later_versions) {
   auto packed = sample().pack();
   std::fill(packed.begin() + 13, packed.end(), std::byte{0xFF});
   packed[5] |= std::byte{0x10};
-  packed[15] = std::byte{0xFC};
+  packed[15] = std::byte{0xF8};
   ASSERT_TRUE(greeting::unpack(packed));
   EXPECT_EQ(greeting::unpack(packed)->features, sample().features);
 }
