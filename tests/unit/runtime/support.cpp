@@ -187,14 +187,15 @@ task<> send_all(descriptor& where, std::span<const std::byte> bytes) {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #if !defined(__clang__)
 
-void* operator new(std::size_t bytes) {
+// Not inline, because GCC 14 takes the two of an inlined pair for a mismatch.
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
   ++weft::test::allocation_count;
   if (weft::test::memory_is_out) throw std::bad_alloc();
   if (void* const memory = std::malloc(bytes != 0 ? bytes : 1)) return memory;
   throw std::bad_alloc();
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 #endif
 #endif
