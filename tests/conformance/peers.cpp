@@ -25,6 +25,13 @@ void set_iwarp(transport_kind& kind) {
   kind.deepest_queue = net::max_depth;
 }
 
+void set_shm(transport_kind& kind) {
+  kind.over_a_network = kind.pins_pages = false;
+  kind.writes_precede_refusals = kind.tells_of_revoked_keys = true;
+  kind.revokes_at_once = kind.keeps_length_of_private_data = true;
+  kind.sets_up_quickly = kind.answers_in_turns = true;
+}
+
 // A provider of libfabric's, if the device is one: none looks at who uses a key.
 void set_fabric(transport_kind& kind) {
   if (!kind.device.starts_with("fabric")) return;
@@ -56,6 +63,7 @@ void choose_transport(std::string_view device, std::string_view address) {
                         .iwarp = {.checksum = checksum},
                         .pins_pages = opened.domain().pins()});
     if (is_iwarp) set_iwarp(chosen().back());
+    if (opened.name() == "shm") set_shm(chosen().back());
     set_fabric(chosen().back());
   }
 }
@@ -81,17 +89,8 @@ std::vector<transport_kind> every_transport() {
        .iwarp = {.checksum = true, .place_unchecked = true}},
   };
   for (transport_kind& each : all) set_iwarp(each);
-  all.push_back({.name = "shm",
-                 .device = "shm",
-                 .any_address = own_loopback() + ":0",
-                 .over_a_network = false,
-                 .writes_precede_refusals = true,
-                 .tells_of_revoked_keys = true,
-                 .revokes_at_once = true,
-                 .keeps_length_of_private_data = true,
-                 .pins_pages = false,
-                 .sets_up_quickly = true,
-                 .answers_in_turns = true});
+  all.push_back({.name = "shm", .device = "shm", .any_address = own_loopback() + ":0"});
+  set_shm(all.back());
   return all;
 }
 
