@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/device/owner_keys.hpp>
 #include <weft/mr/memory_record.hpp>
-#include <weft/runtime/error.hpp>
+#include <weft/runtime/system/random.hpp>
 #include <weft/runtime/system/system_calls.hpp>
 
 #include <array>
-#include <cerrno>
 #include <functional>
 #include <new>
 
@@ -14,10 +13,7 @@ namespace {
 
 std::uint64_t draw_key() {
   std::uint64_t drawn = 0;
-  while (drawn == 0) {
-    const ssize_t got = system_calls::kernel().getrandom(&drawn, sizeof drawn, 0);
-    if (got < 0 && got != -EINTR) throw system_error(static_cast<int>(-got), "getrandom");
-  }
+  while (drawn == 0) drawn = weft::detail::draw<std::uint64_t>(system_calls::kernel());
   return drawn;
 }
 

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/region/told_counter.hpp>
 #include <weft/mr/region/write_counter_core.hpp>
-#include <weft/runtime/error.hpp>
+#include <weft/runtime/system/random.hpp>
 #include <weft/runtime/system/system_calls.hpp>
 
 #include <array>
-#include <cerrno>
 #include <mutex>
 #include <new>
 #include <unordered_map>
@@ -27,10 +26,7 @@ table& of_process() noexcept {
 
 std::uint32_t draw_number() {
   std::uint32_t drawn = 0;
-  while (drawn == 0) {
-    const ssize_t got = system_calls::kernel().getrandom(&drawn, sizeof drawn, 0);
-    if (got < 0 && got != -EINTR) throw system_error(static_cast<int>(-got), "getrandom");
-  }
+  while (drawn == 0) drawn = weft::detail::draw<std::uint32_t>(system_calls::kernel());
   return drawn;
 }
 

@@ -2,6 +2,7 @@
 #include <weft/net/fabric/domain.hpp>
 #include <weft/net/software/mapped_memory.hpp>
 #include <weft/runtime/error.hpp>
+#include <weft/runtime/system/random.hpp>
 #include <weft/runtime/system/system_calls.hpp>
 
 #include <fmt/core.h>
@@ -38,8 +39,7 @@ std::uint64_t own_rights(mr::usage uses) noexcept {
 std::uint64_t draw_key(const device& home) {
   const std::size_t bytes = std::min<std::size_t>(home.info().domain_attr->mr_key_size, sizeof(std::uint64_t));
   std::uint64_t key = 0;
-  const ssize_t got = system_calls::kernel().getrandom(&key, bytes, 0);  // so few bytes come whole: getrandom(2)
-  if (got < 0) throw system_error(static_cast<int>(-got), "getrandom");
+  weft::detail::draw(system_calls::kernel(), std::as_writable_bytes(std::span(&key, 1)).first(bytes));
   key &= ~(std::uint64_t{1} << 63);  // so that rails do not take it for a handle
   return key != 0 ? key : 1;
 }

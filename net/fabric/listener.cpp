@@ -5,6 +5,7 @@
 #include <weft/net/link/peer_words.hpp>
 #include <weft/net/link/socket_listener.hpp>
 #include <weft/runtime/error.hpp>
+#include <weft/runtime/system/random.hpp>
 
 #include <sys/socket.h>
 
@@ -45,7 +46,7 @@ class request final : public net::link_request {
     frame answer{.kind = frame_kind::accept,
                  .incoming_reads = std::min(options.incoming_reads, hello_.outgoing_reads),
                  .outgoing_reads = std::min(options.outgoing_reads, hello_.incoming_reads),
-                 .token = draw_token()};
+                 .token = weft::detail::draw<std::uint64_t>(system_calls::kernel())};
     if (!answer.set_private_data(options.private_data)) throw error(errc::invalid_argument, "too much private data");
     established made{.socket = std::move(socket_),
                      .memory = memory_,

@@ -174,11 +174,4 @@ task<std::unique_ptr<fabric_link>> conclude(std::unique_ptr<fabric_link> link, c
   std::rethrow_exception(failure);
 }
 
-std::uint64_t draw_token() {
-  std::uint64_t token = 0;
-  const ssize_t got = system_calls::kernel().getrandom(&token, sizeof token, 0);  // not cut short: getrandom(2)
-  if (got < 0) throw system_error(static_cast<int>(-got), "getrandom");
-  return token;
-}
-
 }  // namespace weft::net::fabric

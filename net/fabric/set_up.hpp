@@ -43,7 +43,4 @@ task<> give_up(std::unique_ptr<endpoint> gone);
 /// with a `failure`.
 task<std::unique_ptr<fabric_link>> conclude(std::unique_ptr<fabric_link> link, const std::exception_ptr& failure);
 
-/// Draws a random frame::token. Throws weft::error.
-[[nodiscard]] std::uint64_t draw_token();
-
 }  // namespace weft::net::fabric

@@ -5,6 +5,7 @@
 #include <weft/net/link/peer_words.hpp>
 #include <weft/net/link/tcp_socket.hpp>
 #include <weft/net/link/try_addresses.hpp>
+#include <weft/runtime/system/random.hpp>
 
 #include <fmt/core.h>
 
@@ -86,7 +87,7 @@ task<new_link> transport::set_up(const socket_address& target, std::span<const s
   frame hello{.kind = frame_kind::hello,
               .incoming_reads = options.incoming_reads,
               .outgoing_reads = options.outgoing_reads,
-              .token = draw_token()};
+              .token = weft::detail::draw<std::uint64_t>(system_calls::kernel())};
   if (!hello.set_private_data(options.private_data)) throw error(errc::invalid_argument, "too much private data");
   hello.set_name(device_->provider());
   established made{.socket = std::move(socket),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/iwarp/tcp_link.hpp>
+#include <weft/runtime/system/random.hpp>
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -46,13 +47,6 @@ bool is_lost(descriptor& socket) noexcept {
   socklen_t length = sizeof about;
   return socket.calls().getsockopt(socket.fd(), IPPROTO_TCP, TCP_INFO, &about, &length) >= 0 &&
          about.tcpi_state == TCP_CLOSE;
-}
-
-std::uint32_t draw_sink_stag(system_calls& calls) {
-  std::uint32_t stag = 0;
-  const ssize_t got = calls.getrandom(&stag, sizeof stag, 0);  // so few bytes come whole, see getrandom(2)
-  if (got < 0) throw system_error(static_cast<int>(-got), "getrandom");
-  return stag;
 }
 
 error why_lost(int number, const char* text) noexcept {
@@ -145,7 +139,7 @@ void tcp_link::start(link_events& events, const link_parameters& options) {
   if (options.native)
     capabilities_.max_whole_write_bytes =
         std::min<std::uint64_t>(engine_choice.place_early_bytes, engine::max_message_bytes);
-  engine_choice.sink_stag_seed = draw_sink_stag(socket_->calls());
+  engine_choice.sink_stag_seed = weft::detail::draw<std::uint32_t>(socket_->calls());
   engine_ = std::make_unique<engine>(static_cast<engine_host&>(*this), engine_choice);
   receives_ = std::make_unique<posted_receive[]>(queue_ != nullptr ? 1 : options.receive_depth);
   life_.begin(events);

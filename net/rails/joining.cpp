@@ -2,9 +2,9 @@
 #include <weft/mr/pool.hpp>
 #include <weft/net/link/receive_memory.hpp>
 #include <weft/net/rails/joining.hpp>
-#include <weft/net/rails/random.hpp>
 #include <weft/net/rails/told_address.hpp>
 #include <weft/runtime/core/executor_core.hpp>
+#include <weft/runtime/system/random.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -34,7 +34,7 @@ bool can_do(const capabilities& of_rail, const capabilities& what) noexcept {
 joining::joining(rail_owner& owner, host& home, link_tasks& tasks, join_options&& how, const capabilities& wanted,
                  std::string_view peer)
     : owner_(owner), host_(home), tasks_(tasks), set_up_(std::move(how)), wanted_(wanted), peer_(peer) {
-  draw(owner_.home().calls(), std::as_writable_bytes(std::span(&pauses_seed_, 1)));
+  pauses_seed_ = weft::detail::draw<std::uint64_t>(owner_.home().calls());
   for (std::size_t i = 0; i < set_up_.routes.size(); ++i) places_.emplace_back(*this, i);
 }
 

@@ -1,26 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/rails/own_memory.hpp>
-#include <weft/net/rails/random.hpp>
 #include <weft/runtime/core/executor_core.hpp>
 #include <weft/runtime/sleep.hpp>
+#include <weft/runtime/system/random.hpp>
 
 #include <algorithm>
-#include <bit>
 #include <cassert>
 #include <exception>
 #include <utility>
 
 namespace weft::net::rails {
-
-namespace {
-
-std::uint32_t draw_number(system_calls& calls) {
-  std::array<std::byte, sizeof(std::uint32_t)> bytes;
-  draw(calls, bytes);
-  return std::bit_cast<std::uint32_t>(bytes);
-}
-
-}  // namespace
 
 // ---- exposing ----
 
@@ -57,7 +46,7 @@ class own_memory::slot_claim {
 task<exposed_place> own_memory::expose(mr::slice memory, mr::usage uses, mr::detail::peer_gate* gate) {
   if (owner_.has_ended()) throw error(errc::closed, "expose a buffer");
   const link_tasks::at_work staying(tasks_);
-  const std::uint64_t drawn = draw_number(owner_.home().calls()) & 0x7fff'ffffu;
+  const std::uint64_t drawn = weft::detail::draw<std::uint32_t>(owner_.home().calls()) & 0x7fff'ffffu;
   withdrawn_.reserve();
   auto made = std::make_unique<exposed_memory>(*this, memory, uses, gate);
   slot_claim claim(*this);

@@ -6,13 +6,13 @@
 #include <weft/net/link/receive_memory.hpp>
 #include <weft/net/link/try_addresses.hpp>
 #include <weft/net/rails/rails_link.hpp>
-#include <weft/net/rails/random.hpp>
 #include <weft/net/rails/registry.hpp>
 #include <weft/net/rails/transport.hpp>
 #include <weft/runtime/core/background.hpp>
 #include <weft/runtime/core/executor_core.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/sync/event.hpp>
+#include <weft/runtime/system/random.hpp>
 
 #include <fmt/format.h>
 
@@ -157,7 +157,7 @@ class request final : public link_request {
     std::vector<std::byte> answer = greeting_over(*ways_[inner_->fabric], options.private_data);
     if (railed) {
       made.joins.own_addresses = *addresses_;
-      draw(executor_core::current()->calls(), made.joins.id);
+      weft::detail::draw(executor_core::current()->calls(), made.joins.id);
       made.registered.emplace(registry_, made.joins.id);
       answer.insert(answer.end(), made.joins.id.begin(), made.joins.id.end());
     }

@@ -4,12 +4,12 @@
 #include <weft/net/software/kernel_copy.hpp>
 #include <weft/net/software/key_table.hpp>
 #include <weft/runtime/error.hpp>
+#include <weft/runtime/system/random.hpp>
 
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <cassert>
-#include <cerrno>
 #include <limits>
 #include <memory>
 #include <thread>
@@ -99,11 +99,7 @@ key_table::entry* key_table::find(std::uint32_t stag) const noexcept { return st
 
 std::uint32_t key_table::random_number() {
   if (random_left_ == 0) {
-    const auto wanted = static_cast<ssize_t>(sizeof random_);
-    for (ssize_t got = 0; got != wanted;) {
-      got = calls_.getrandom(random_.data(), sizeof random_, 0);
-      if (got < 0 && got != -EINTR) throw system_error(static_cast<int>(-got), "getrandom");
-    }
+    weft::detail::draw(calls_, std::as_writable_bytes(std::span(random_)));
     random_left_ = random_.size();
   }
   return random_[--random_left_];

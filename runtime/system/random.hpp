@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <span>
 
-namespace weft::net::rails {
+namespace weft::detail {
 
 /// Fills `into` with bytes that nobody can guess. Throws the system's error. See getrandom(2).
 inline void draw(system_calls& calls, std::span<std::byte> into) {
@@ -19,4 +19,12 @@ inline void draw(system_calls& calls, std::span<std::byte> into) {
   }
 }
 
-}  // namespace weft::net::rails
+/// A number that nobody can guess.
+template <class Number>
+[[nodiscard]] Number draw(system_calls& calls) {
+  Number drawn{};
+  draw(calls, std::as_writable_bytes(std::span(&drawn, 1)));
+  return drawn;
+}
+
+}  // namespace weft::detail
