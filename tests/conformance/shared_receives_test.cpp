@@ -6,7 +6,7 @@
 namespace weft::test {
 namespace {
 
-constexpr std::size_t large = std::size_t{1} << 20;
+constexpr std::size_t one_mebibyte = std::size_t{1} << 20;
 
 class shared_receives : public peers {
  protected:
@@ -82,14 +82,15 @@ TEST_P_QUEUE(shared_receives, bring_each_message_to_its_connection_and_in_order,
   static_cast<void>(tasks);
 }
 
-TEST_P_QUEUE(shared_receives, take_immediate_data_and_large_messages_like_others, {.receive_size = large, .depth = 3}) {
+TEST_P_QUEUE(shared_receives, take_immediate_data_and_large_messages_like_others,
+             {.receive_size = one_mebibyte, .depth = 3}) {
   auto ends = co_await connect_pair(options(), on(queue));
-  EXPECT_EQ(ends.client.capabilities().max_send_bytes, large);
+  EXPECT_EQ(ends.client.capabilities().max_send_bytes, one_mebibyte);
   const auto open = co_await expose_zeros(ends.server, 100, mr::usage::write_dst);
   for (unsigned i = 0; i < 6; ++i) {
-    attempt sending(tasks, send_one(ends.client, large, i));
+    attempt sending(tasks, send_one(ends.client, one_mebibyte, i));
     const auto message = co_await ends.server.recv_or_throw();
-    EXPECT_TRUE(message.size() == large && holds(message.bytes(), i));
+    EXPECT_TRUE(message.size() == one_mebibyte && holds(message.bytes(), i));
     if (ends.client.capabilities().write_immediate) {
       auto source = co_await filled(pool(), 100, i);
       co_await ends.client.write(source, open.remote(), {.immediate = i});
@@ -98,7 +99,7 @@ TEST_P_QUEUE(shared_receives, take_immediate_data_and_large_messages_like_others
     }
     co_await sending.end();
   }
-  auto too_large = co_await filled(pool(), large + 1, 1);
+  auto too_large = co_await filled(pool(), one_mebibyte + 1, 1);
   EXPECT_EQ(co_await code_of(ends.client.send(too_large)), errc::message_too_large);
 }
 
@@ -154,19 +155,19 @@ TEST_P(shared_receives, come_back_from_a_connection_that_is_closed_or_aborted) {
 }
 
 TEST_P_QUEUE(shared_receives, come_back_from_a_peer_that_goes_in_the_middle_of_a_message,
-             {.receive_size = large, .depth = 2}) {
+             {.receive_size = one_mebibyte, .depth = 2}) {
   auto other = co_await connect_pair(options(), on(queue));
   for (unsigned round = 0; round < 6; ++round) {
     auto gone = co_await connect_pair(options(), on(queue));
-    attempt sending(tasks, send_one(gone.client, large, 1));
+    attempt sending(tasks, send_one(gone.client, one_mebibyte, 1));
     for (unsigned i = 0; i <= round; ++i) co_await yield();
     gone.client.abort();
     co_await sending.end();
     attempt heard(tasks, gone.server.recv());  // the message, or the death
     co_await heard.end();
-    attempt answering(tasks, send_one(other.client, large, round));
+    attempt answering(tasks, send_one(other.client, one_mebibyte, round));
     const auto message = co_await other.server.recv_or_throw();
-    EXPECT_TRUE(message.size() == large && holds(message.bytes(), round));
+    EXPECT_TRUE(message.size() == one_mebibyte && holds(message.bytes(), round));
     co_await answering.end();
   }
   co_await leave_unheard(other, 2);  // all of them are there

@@ -9,7 +9,7 @@ namespace weft::test {
 namespace {
 
 constexpr std::size_t page = 4096;
-constexpr mr::usage everything = mr::usage::write_dst | mr::usage::read_src | mr::usage::atomic_dst;
+constexpr mr::usage every_access = mr::usage::write_dst | mr::usage::read_src | mr::usage::atomic_dst;
 
 enum class access { write, read, count };
 constexpr std::array accesses{access::write, access::read, access::count};
@@ -78,7 +78,7 @@ class violations : public peers {
 
   /// The eight bytes from `offset` on of what begins where `open` does, whoever allows it.
   static mr::remote_slice forged(const mr::remote_region& open, std::uint32_t key, std::uint64_t offset) {
-    return {key, open.address() + offset, 8, everything};
+    return {key, open.address() + offset, 8, every_access};
   }
 
   bool late_ = false;  // by a key that this end has revoked
@@ -87,7 +87,7 @@ WEFT_ON_EVERY_TRANSPORT(violations);
 
 TEST_P_TASK(violations, by_a_key_that_was_never_given) {
   target victim;
-  co_await open(victim, everything);
+  co_await open(victim, every_access);
   const std::uint32_t wrong = test::stag_of(*victim.open) ^ 0xFFF;
   co_await expect_refused(victim, forged(*victim.open, wrong, 0), accesses);
   co_await victim.region.release();
@@ -95,7 +95,7 @@ TEST_P_TASK(violations, by_a_key_that_was_never_given) {
 
 TEST_P_TASK(violations, by_the_key_of_memory_that_is_no_longer_registered) {
   target victim;
-  co_await open(victim, everything);
+  co_await open(victim, every_access);
   co_await victim.region.release();
   late_ = true;
   co_await expect_refused(victim, forged(*victim.open, test::stag_of(*victim.open), 0), accesses);
@@ -103,7 +103,7 @@ TEST_P_TASK(violations, by_the_key_of_memory_that_is_no_longer_registered) {
 
 TEST_P_TASK(violations, beyond_the_end) {
   target victim;
-  co_await open(victim, everything);
+  co_await open(victim, every_access);
   for (const std::uint64_t offset : {page, page + 8, 2 * page - 8, std::size_t{1} << 40}) {
     co_await expect_refused(victim, forged(*victim.open, test::stag_of(*victim.open), offset), accesses);
   }
@@ -129,7 +129,7 @@ TEST_P_TASK(violations, without_the_right) {
 TEST_P_WINDOWS(violations, leave_other_connections_of_the_same_device_alone) {
   const auto own = co_await expose_zeros(server, 100);
   target victim;
-  co_await open(victim, everything);
+  co_await open(victim, every_access);
   co_await expect_refused(victim, forged(*victim.open, test::stag_of(*victim.open), page), accesses);
   auto source = co_await filled(pool(), 100, 1);
   co_await write_and_flush(client, source, own.remote());

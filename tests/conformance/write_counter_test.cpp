@@ -7,8 +7,8 @@
 namespace weft::test {
 namespace {
 
-constexpr mr::usage for_peers = mr::usage::write_dst | mr::usage::read_src;
-constexpr std::size_t block = 512;
+constexpr mr::usage counted_uses = mr::usage::write_dst | mr::usage::read_src;
+constexpr std::size_t counted_block = 512;
 
 class write_counters : public peers {
  protected:
@@ -17,7 +17,7 @@ class write_counters : public peers {
   }
   [[nodiscard]] bool has_gates() { return device().domain().capabilities().gates; }
 
-  [[nodiscard]] task<mr::region> closed(std::size_t bytes, mr::usage uses = for_peers) {
+  [[nodiscard]] task<mr::region> closed(std::size_t bytes, mr::usage uses = counted_uses) {
     return register_zeros(bytes, {.usage = uses, .disabled = true});
   }
   [[nodiscard]] static std::error_code why_no_key(const mr::region& of) {
@@ -36,16 +36,17 @@ WEFT_ON_EVERY_TRANSPORT(write_counters);
 TEST_P_BETWEEN(write_counters, count_every_element_of_a_list) {
   constexpr std::uint32_t blocks = 200;
   const mr::porting::write_counter counter;
-  const mr::region there = co_await counted(blocks * block, counter);
-  const mr::buffer source = co_await filled(pool(), blocks * block, 1);
+  const mr::region there = co_await counted(blocks * counted_block, counter);
+  const mr::buffer source = co_await filled(pool(), blocks * counted_block, 1);
   std::vector<net::block_pair> pairs(blocks);
   for (std::uint32_t i = 0; i != blocks; ++i) pairs[i] = {.local = i, .remote = blocks - 1 - i};
-  const net::block_list list{.local = source.slice(), .remote = there.remote(), .block_bytes = block, .blocks = pairs};
+  const net::block_list list{
+      .local = source.slice(), .remote = there.remote(), .block_bytes = counted_block, .blocks = pairs};
   co_await client.write(list);
   EXPECT_EQ(co_await counter.wait_for(blocks), blocks);
   for (std::uint32_t i = 0; i != blocks; ++i) {
-    EXPECT_TRUE(std::ranges::equal(there.bytes().subspan((blocks - 1 - i) * block, block),
-                                   source.bytes().subspan(i * block, block)));
+    EXPECT_TRUE(std::ranges::equal(there.bytes().subspan((blocks - 1 - i) * counted_block, counted_block),
+                                   source.bytes().subspan(i * counted_block, counted_block)));
   }
   co_await client.read(list);  // is no write
   EXPECT_EQ(counter.value(), blocks);
@@ -203,11 +204,11 @@ TEST_P_BETWEEN(write_counters, that_a_peer_cannot_be_told_of_refuse_its_writes,
 }
 
 TEST_P_BETWEEN(write_counters, of_regions_that_are_disabled_have_no_keys_where_the_device_cannot_keep_them_closed) {
-  mr::region made = co_await closed(64, for_peers | (has_windows() ? mr::usage::bind_window : mr::usage::none));
+  mr::region made = co_await closed(64, counted_uses | (has_windows() ? mr::usage::bind_window : mr::usage::none));
   EXPECT_FALSE(mr::porting::enabled(made));
   EXPECT_EQ(why_no_key(made), has_gates() ? std::error_code() : errc::access_denied);
   if (has_windows()) {
-    EXPECT_EQ(co_await code_of(server.expose(made.slice(), for_peers)),
+    EXPECT_EQ(co_await code_of(server.expose(made.slice(), counted_uses)),
               has_gates() ? std::error_code() : errc::invalid_argument);
   }
   EXPECT_EQ(co_await code_of(mr::porting::refresh(made)), has_gates() ? std::error_code() : errc::invalid_argument);
