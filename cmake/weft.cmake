@@ -225,15 +225,17 @@ function(weft_program)
 endfunction()
 
 # weft_test(NAME net_tests SOURCES ... LIBRARIES ... [DRIVERS] [FULL] [PART programs]
-#           [FOR_GUESTS] [COUNTS FILTER] [LEFT_TO_FULL FILTER] [LONG FILTER] [SHARES N] [LABELS ...])
+#           [ON_ONE_THREAD ...] [FOR_GUESTS] [COUNTS FILTER] [LEFT_TO_FULL FILTER] [LONG FILTER] [SHARES N] [LABELS ...])
 #
 # One GoogleTest program, registered once; with DRIVERS once for each way to get an event driver (tests/with_driver.cpp).
 #   FULL           It runs only under `ctest -C full`.
 #   PART           What it belongs to: the promises, unless told. With the label `threads` it belongs to these as well, and
 #                  with `threads_full` to their full run. A build for threads has nothing else.
+#   ON_ONE_THREAD  More sources, in which no threads meet: a build for threads leaves them to its full run, in a program
+#                  of their own with those of the SOURCES that are not called *_test.cpp.
 #   FOR_GUESTS     Guests run it, so that the programs are built with it.
 #   COUNTS         The cases that count what the library does as it ships, or take the memory from it: where sanitizers
-#                  do not let that happen. They belong to the programs.
+#                  do not let that happen, or only make it slow. They belong to the programs.
 #   LEFT_TO_FULL   Cases that only the full run has.
 #   LONG           Cases that take long, like those that go through every moment at which something can fail: a run of
 #                  their own, with the label `long`, which `./dev check` leaves to `./dev test`.
@@ -247,7 +249,19 @@ endfunction()
 # Each run leaves its cases in results/<registered name>.xml, from where ./dev counts them.
 function(weft_test)
   cmake_parse_arguments(PARSE_ARGV 0 arg "DRIVERS;FULL;FOR_GUESTS" "NAME;PART;COUNTS;LEFT_TO_FULL;LONG;SHARES"
-                        "SOURCES;LIBRARIES;LABELS")
+                        "SOURCES;ON_ONE_THREAD;LIBRARIES;LABELS")
+  if(arg_ON_ONE_THREAD AND WEFT_TESTS STREQUAL threads)
+    set(around ${arg_SOURCES})
+    list(FILTER around EXCLUDE REGEX "_test\\.cpp$")
+    set(drivers)
+    if(arg_DRIVERS)
+      set(drivers DRIVERS)
+    endif()
+    weft_test(NAME ${arg_NAME}_on_one_thread ${drivers} FULL SOURCES ${around} ${arg_ON_ONE_THREAD}
+              LIBRARIES ${arg_LIBRARIES} LABELS threads)
+  else()
+    list(APPEND arg_SOURCES ${arg_ON_ONE_THREAD})
+  endif()
   set(parts promises)
   if(arg_PART)
     set(parts ${arg_PART})
