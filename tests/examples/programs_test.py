@@ -2477,6 +2477,11 @@ def cases_of(suite):
             yield each
 
 
+def is_repeated(case):
+    """Whether another class has the same test, for another transport or device."""
+    return case._testMethodName not in vars(type(case))
+
+
 def main():
     global options
     parser = argparse.ArgumentParser()
@@ -2485,13 +2490,15 @@ def main():
     parser.add_argument("--report", type=Path)
     parser.add_argument("--sanitized", action="store_true", help="memory use says nothing")
     parser.add_argument("--share", default="1/1", metavar="K/N", help="each Nth test, from the Kth on")
+    parser.add_argument("--only", choices=("once", "repeated"), help="each test for one transport, or for all others")
     parser.add_argument("tests", nargs="*", help="CLASS or CLASS.test_name")
     options = parser.parse_args()
     loader = unittest.defaultTestLoader
     module = sys.modules[__name__]
     suite = loader.loadTestsFromNames(options.tests, module) if options.tests else loader.loadTestsFromModule(module)
+    cases = [each for each in cases_of(suite) if not options.only or is_repeated(each) == (options.only == "repeated")]
     share, shares = map(int, options.share.split("/"))
-    suite = unittest.TestSuite(list(cases_of(suite))[share - 1::shares])
+    suite = unittest.TestSuite(cases[share - 1::shares])
     result = unittest.TextTestRunner(resultclass=Recorder, verbosity=2).run(suite)
     if options.report:
         options.report.parent.mkdir(parents=True, exist_ok=True)
