@@ -3,16 +3,13 @@
 // request has its answer, or ends the peer's own connection.
 #include <weft/net/link/native_protocol.hpp>
 #include <weft/net/link/owner_message.hpp>
-#include <weft/weft.hpp>
-
-#include <spawn.h>
 
 #include <map>
 #include <random>
 
 #include "cuda/sharing.hpp"
 #include "cuda/stand_in_control.hpp"
-#include "kit/scripted_test.hpp"
+#include "kit/piped_program.hpp"
 #include "shm_link/support.hpp"
 
 namespace weft::test {
@@ -33,57 +30,25 @@ std::vector<std::byte> content_of(unsigned seed, std::size_t bytes = lent_bytes)
 }
 
 /// A process whose memory the peer shares: a process does not open its own.
-class lender : private immovable {
+class lender {
  public:
   explicit lender(std::size_t bytes = lent_bytes) : bytes_(bytes) {
-    std::array<int, 2> in{};
-    std::array<int, 2> out{};
-    if (::pipe2(in.data(), O_CLOEXEC) != 0 || ::pipe2(out.data(), O_CLOEXEC) != 0) throw system_error(errno, "pipe2");
-    posix_spawn_file_actions_t actions;
-    ::posix_spawn_file_actions_init(&actions);
-    ::posix_spawn_file_actions_adddup2(&actions, in[0], STDIN_FILENO);
-    ::posix_spawn_file_actions_adddup2(&actions, out[1], STDOUT_FILENO);
-    std::string program = SHARE_LENDER;
-    std::string size = std::to_string(bytes);
-    std::array<char*, 3> arguments{program.data(), size.data(), nullptr};
-    EXPECT_EQ(::posix_spawn(&child_, program.c_str(), &actions, nullptr, arguments.data(), environ), 0);
-    ::posix_spawn_file_actions_destroy(&actions);
-    ::close(in[0]);
-    ::close(out[1]);
-    in_ = in[1];
-    out_ = out[0];
-    hear(std::as_writable_bytes(std::span(&shared_, 1)));
+    program_.hear(std::as_writable_bytes(std::span(&shared_, 1)));
   }
-  ~lender() {
-    ::close(in_);
-    int state = 0;
-    ::waitpid(child_, &state, 0);
-    EXPECT_TRUE(WIFEXITED(state) && WEXITSTATUS(state) == 0) << state;
-    ::close(out_);
-  }
+  ~lender() { EXPECT_EQ(program_.end(), 0); }
 
   [[nodiscard]] const mr::device_share& shared() const noexcept { return shared_; }
   /// Its memory as it is now.
   [[nodiscard]] std::vector<std::byte> content() {
-    EXPECT_EQ(::write(in_, "?", 1), 1);
+    program_.say('?');
     std::vector<std::byte> all(bytes_);
-    hear(all);
+    program_.hear(all);
     return all;
   }
 
  private:
-  void hear(std::span<std::byte> all) {
-    while (!all.empty()) {
-      const ssize_t count = ::read(out_, all.data(), all.size());
-      if (count <= 0) throw error(errc::closed, "the lender's output");
-      all = all.subspan(static_cast<std::size_t>(count));
-    }
-  }
-
   std::size_t bytes_;
-  pid_t child_ = -1;
-  int in_ = -1;
-  int out_ = -1;
+  piped_program program_{{SHARE_LENDER, std::to_string(bytes_)}};
   mr::device_share shared_;
 };
 
@@ -215,18 +180,6 @@ class hostile_sharing : public shm_link_test {
 #define TEST_F_AGAINST(fixture, name)                                                                          \
   TEST_F_SCRIPT(fixture, name, (lender & other, asking_end & peer, [[maybe_unused]] net::connection & victim), \
                 against_lender(WEFT_SCRIPT))
-
-TEST_F_AGAINST(hostile_sharing, that_keeps_the_rules_is_served) {
-  EXPECT_EQ(co_await peer.answer_to(share(other)), owner_access::done);
-  EXPECT_EQ(driver.counts().opened, 1u);
-  EXPECT_EQ(co_await peer.answer_to(direct(verb::put)), owner_access::done);
-  EXPECT_TRUE(holds(of_lender));
-  driver.poke(memory, content_of(of_owner));
-  EXPECT_EQ(co_await peer.answer_to(direct(verb::get)), owner_access::done);
-  EXPECT_EQ(other.content(), content_of(of_owner));
-  EXPECT_EQ(co_await peer.answer_to(unshare()), owner_access::done);
-  EXPECT_EQ(driver.counts().opened, 0u);
-}
 
 TEST_F(hostile_sharing, that_takes_memory_back_while_it_is_copied_has_it_open_until_the_copy_has_ended) {
   for (const verb what : {verb::put, verb::get}) {

@@ -4,13 +4,9 @@
 
 #include <weft/weft.hpp>
 
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <cstdio>
 #include <filesystem>
 
+#include "kit/piped_program.hpp"
 #include "kit/scripted_test.hpp"
 #include "kit/test.hpp"
 #include "stand_in_control.hpp"
@@ -19,37 +15,20 @@ namespace weft::test {
 namespace {
 
 // The other process, ready to be connected to.
-class owner : private immovable {
+class owner {
  public:
-  explicit owner(std::string how) : socket_("/tmp/weft-sharing-" + std::to_string(::getpid())) {
-    std::filesystem::remove(socket_);
-    std::array<int, 2> out{};
-    if (::pipe(out.data()) != 0) throw std::runtime_error("pipe");
-    posix_spawn_file_actions_t actions;
-    ::posix_spawn_file_actions_init(&actions);
-    ::posix_spawn_file_actions_adddup2(&actions, out[1], STDOUT_FILENO);
-    ::posix_spawn_file_actions_addclose(&actions, out[0]);
-    std::string program = SHARING_OWNER;
-    std::string where = address();
-    std::array<char*, 4> arguments{program.data(), where.data(), how.data(), nullptr};
-    EXPECT_EQ(::posix_spawn(&child_, program.c_str(), &actions, nullptr, arguments.data(), environ), 0);
-    ::posix_spawn_file_actions_destroy(&actions);
-    ::close(out[1]);
-    std::array<char, 16> line{};
-    EXPECT_GT(::read(out[0], line.data(), line.size()), 0);  // "ready"
-    ::close(out[0]);
+  explicit owner(std::string how) : program_({SHARING_OWNER, address(), std::move(how)}) {
+    EXPECT_EQ(program_.hear_line(), "ready");
   }
   ~owner() {
-    int state = 0;
-    ::waitpid(child_, &state, 0);
-    EXPECT_TRUE(WIFEXITED(state) && WEXITSTATUS(state) == 0) << state;
+    EXPECT_EQ(program_.end(), 0);
     std::filesystem::remove(socket_);
   }
   [[nodiscard]] std::string address() const { return "unix:" + socket_; }
 
  private:
-  std::string socket_;
-  pid_t child_ = -1;
+  std::string socket_ = "/tmp/weft-sharing-" + std::to_string(::getpid());
+  piped_program program_;
 };
 
 class sharing : public testing::Test {

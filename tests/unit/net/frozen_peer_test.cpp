@@ -3,16 +3,11 @@
 // program once more.
 #include <weft/weft.hpp>
 
-#include <fcntl.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <csignal>
 #include <cstdio>
 
 #include "kit/clock.hpp"
 #include "kit/failure.hpp"
+#include "kit/piped_program.hpp"
 #include "kit/settle.hpp"
 #include "kit/tell.hpp"
 #include "kit/test.hpp"
@@ -50,41 +45,20 @@ int serve() {
 
 // ---- the test
 
-class other_process : private test::immovable {
+class other_process {
  public:
-  other_process() {
-    int ends[2];
-    EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
-    std::array<char*, 3> arguments = {program_.data(), role_.data(), nullptr};
-    EXPECT_EQ(::posix_spawn(&id_, program_.c_str(), &actions, nullptr, arguments.data(), environ), 0);
-    posix_spawn_file_actions_destroy(&actions);
-    ::close(ends[1]);
-    char next = 0;
-    while (::read(ends[0], &next, 1) == 1 && next != '\n') address_.push_back(next);
-    ::close(ends[0]);
-  }
-  ~other_process() {
-    ::kill(id_, SIGKILL);
-    ::waitpid(id_, nullptr, 0);
-  }
-
   [[nodiscard]] const std::string& address() const noexcept { return address_; }
   /// Returns once it is stopped.
   void freeze() const {
-    ::kill(id_, SIGSTOP);
+    ::kill(program_.id(), SIGSTOP);
     int status = 0;
-    EXPECT_EQ(::waitpid(id_, &status, WUNTRACED), id_);
+    EXPECT_EQ(::waitpid(program_.id(), &status, WUNTRACED), program_.id());
     EXPECT_TRUE(WIFSTOPPED(status));
   }
 
  private:
-  std::string program_ = "/proc/self/exe";
-  std::string role_ = "serve";
-  pid_t id_ = 0;
-  std::string address_;
+  test::piped_program program_{{"/proc/self/exe", "serve"}};
+  std::string address_ = program_.hear_line();
 };
 
 TEST(frozen_peer, is_noticed_by_its_heartbeats_and_everybody_who_waits_is_told) {
