@@ -213,15 +213,6 @@ TEST_F(asio_host_test, an_exception_of_a_handler_leaves_run_and_the_others_are_c
   EXPECT_EQ(called, 3);
 }
 
-TEST_F(asio_host_test, lets_run_return_when_there_is_no_work_and_goes_on_when_there_is_more) {
-  for (int round = 0; round < 3; ++round) {
-    int got = 0;
-    host_->async(number_in(2ms, round), [&](std::error_code, int number) { got = number + 1; });
-    run_again();
-    EXPECT_EQ(got, round + 1);
-  }
-}
-
 TEST_F(asio_host_test, sleeps_in_the_io_context_while_nothing_happens) {
   host_.emplace(io_, executor_options{.policy = poll_policy::sleep});
   std::uint64_t before = 0;
@@ -247,19 +238,6 @@ TEST_F(asio_host_test, a_cancellation_slot_stops_the_operation_with_operation_ab
   cancel.emit(asio::cancellation_type::terminal);
   run_again();
   EXPECT_EQ(ended, asio::error::operation_aborted);
-}
-
-TEST_F(asio_host_test, takes_part_in_the_awaitable_operators) {
-  using namespace asio::experimental::awaitable_operators;
-  test::run(io_, [&]() -> asio::awaitable<void> {
-    asio::steady_timer timer(io_, 1ms);
-    const auto first =
-        co_await (host_->async(for_ever(), asio::use_awaitable) || timer.async_wait(asio::use_awaitable));
-    EXPECT_EQ(first.index(), 1U);
-    const auto both = co_await (host_->async(number_in(1us, 1), asio::use_awaitable) &&
-                                host_->async(number_in(1us, 2), asio::use_awaitable));
-    EXPECT_EQ(both, std::tuple(1, 2));
-  }());
 }
 
 struct allocation_count {

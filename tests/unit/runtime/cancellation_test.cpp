@@ -130,48 +130,6 @@ TEST(cancellation, of_a_mutex_that_others_hold_or_wait_for) {
   });
 }
 
-task<> borrow(semaphore& permits, std::size_t count) {
-  co_await permits.acquire(count);
-  const auto give_back = [count](semaphore* from) { from->release(count); };
-  const std::unique_ptr<semaphore, decltype(give_back)> guard(&permits, give_back);
-  co_await step();
-}
-
-TEST(cancellation, of_a_semaphore_loses_no_permit) {
-  semaphore permits(3);
-  const auto scenario = [&]() -> task<> {
-    co_await when_all(borrow(permits, 2), borrow(permits, 3), borrow(permits, 1), borrow(permits, 2));
-  };
-  stop_at_every_step(scenario, [&] { EXPECT_EQ(permits.available(), 3U); });
-}
-
-// Both ends of a channel: what has gone in and not come out is still there, or with whoever was to send it.
-TEST(cancellation, of_a_channel_loses_no_value) {
-  channel<int> numbers(1);
-  int sent = 0;
-  int received = 0;
-  const auto send = [&]() -> task<> {
-    for (int i = 0; i < 4; ++i) {
-      int number = i;
-      co_await numbers.send(std::move(number));
-      ++sent;
-    }
-  };
-  const auto receive = [&]() -> task<> {
-    for (int i = 0; i < 4; ++i) {
-      co_await step();
-      const auto number = co_await numbers.receive();
-      EXPECT_TRUE(number.has_value());
-      ++received;
-    }
-  };
-  const auto scenario = [&]() -> task<> { co_await when_all(send(), receive()); };
-  stop_at_every_step(scenario, [&] {
-    while (numbers.try_receive()) ++received;
-    EXPECT_EQ(sent, received);
-  });
-}
-
 task<int> value_after(int steps) {
   for (int i = 0; i < steps; ++i) co_await step();
   co_return steps;
@@ -253,65 +211,6 @@ TEST(cancellation, of_what_is_done_with_a_file) {
     EXPECT_EQ(co_await both.size(), bytes.size());
   };
   stop_at_every_step_for_real(scenario, nothing_to_check);
-}
-
-TEST(cancellation, of_a_task_on_another_executor_waits_for_its_end) {
-  executor_group group({.size = 1});
-  std::atomic<int> alive{0};
-  channel<int> go(1);
-  const auto there = [&]() -> task<> {
-    const counted here(alive);
-    co_await go.receive();
-    co_await value_after(2);
-  };
-  // It cannot end before this executor has made two steps, however fast its own is.
-  const auto let_go = [&]() -> task<> {
-    co_await step();
-    co_await step();
-    EXPECT_TRUE(go.try_send(0));
-  };
-  const auto run_there = [&]() -> task<> {
-    auto work = there();
-    co_await run_on(group[0], std::move(work));
-  };
-  const auto scenario = [&]() -> task<> { co_await when_all(run_there(), let_go()); };
-  stop_at_every_step_for_real(scenario, [&] {
-    EXPECT_EQ(alive.load(), 0);
-    while (go.try_receive()) continue;
-  });
-}
-
-TEST(cancellation, of_sockets_leaves_them_usable) {
-  auto sockets = test::unix_pair();
-  std::size_t sent = 0;
-  std::size_t received = 0;
-  const auto send = [&]() -> task<> {
-    for (int i = 0; i < 3; ++i) {
-      std::array<std::byte, 8> bytes{};
-      co_await step();
-      const int count = co_await test::send_some(sockets.a, bytes);
-      if (count == -ECANCELED) throw error(errc::canceled, "send");
-      sent += static_cast<std::size_t>(count);
-    }
-  };
-  const auto receive = [&]() -> task<> {
-    for (std::size_t got = 0; got < 24;) {
-      std::array<std::byte, 8> bytes{};
-      const int count = co_await test::receive_some(sockets.b, bytes);
-      if (count == -ECANCELED) throw error(errc::canceled, "receive");
-      got += static_cast<std::size_t>(count);
-      received += static_cast<std::size_t>(count);
-    }
-  };
-  const auto scenario = [&]() -> task<> { co_await when_all(send(), receive()); };
-  const auto nothing_was_lost = [&] {
-    std::array<std::byte, 256> bytes{};
-    const ssize_t left = ::recv(sockets.b.fd(), bytes.data(), bytes.size(), MSG_DONTWAIT);
-    if (left > 0) received += static_cast<std::size_t>(left);
-    EXPECT_EQ(sent, received);
-    sockets = test::unix_pair();  // a descriptor belongs to one executor
-  };
-  stop_at_every_step_for_real(scenario, nothing_was_lost);
 }
 
 TEST(cancellation, of_waiting_for_a_signal_loses_none) {

@@ -169,7 +169,9 @@ TEST(dump, on_a_signal_is_no_end_of_the_program_while_any_executor_wants_it) {
   first.reset();
   second.run([&]() -> task<> {
     ::kill(::getpid(), SIGUSR1);
-    co_await test::next_report(reports);
+    const auto told = co_await test::next_report(reports);
+    EXPECT_EQ(told.kind, report_kind::dump);
+    EXPECT_TRUE(told.text.starts_with("weft: executor on ")) << told.text;
   }());
 }
 

@@ -91,10 +91,6 @@ task<> one_exchange(system_calls& calls) {
 
 // ---- sockets
 
-TEST(event_driver, accepts_connects_sends_receives_and_sees_the_end) {
-  test::run(one_exchange(system_calls::kernel()));
-}
-
 TEST(event_driver, a_refused_connection_is_an_error) {
   const listening_socket nobody = bind_to_the_loopback(system_calls::kernel());
   const auto root = [&]() -> task<> {

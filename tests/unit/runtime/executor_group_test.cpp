@@ -78,23 +78,6 @@ TEST(run_on, a_stop_at_any_time_ends_it_once) {
   }
 }
 
-TASK_TEST(run_on, one_executor_of_a_group_uses_another) {
-  executor_group group({.size = 2});
-  const auto inner = [&]() -> task<int> {
-    EXPECT_EQ(executor::current(), &group[1]);
-    co_return 3;
-  };
-  const auto outer = [&]() -> task<int> {
-    auto work = inner();
-    const int found = co_await run_on(group[1], std::move(work));
-    EXPECT_EQ(executor::current(), &group[0]);
-    co_return found + 1;
-  };
-  auto work = outer();
-  const int found = co_await run_on(group[0], std::move(work));
-  EXPECT_EQ(found, 4);
-}
-
 TEST(run_on, keeps_the_other_executor_running_until_the_task_has_ended) {
   executor other;
   event begun;

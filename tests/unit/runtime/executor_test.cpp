@@ -237,15 +237,6 @@ TASK_TEST(executor, mail_that_sends_itself_again_starves_nobody) {
   co_await test::settle();
 }
 
-TEST(executor, what_was_posted_and_not_called_is_called_when_it_is_destroyed) {
-  int called = 0;
-  {
-    executor home;
-    home.post([&] { ++called; });
-  }
-  EXPECT_EQ(called, 1);
-}
-
 TEST(executor, what_mail_posts_when_it_is_destroyed_is_called_too_however_long_the_chain) {
   class chained_post {
    public:

@@ -19,11 +19,6 @@ void do_nothing() {}
 
 task<> use_a_worker() { co_await offload(do_nothing); }
 
-TEST(fork, a_child_returns_from_main_after_the_shared_workers_were_used) {
-  test::run(use_a_worker());
-  EXPECT_EQ(end_of(fork_for(leave)), 0);
-}
-
 TASK_TEST(fork, a_child_that_was_forked_within_a_task_exits) {
   co_await use_a_worker();
   EXPECT_EQ(end_of(fork_for(leave)), 0);
@@ -95,11 +90,6 @@ TEST(fork, a_child_has_workers_of_its_own) {
   EXPECT_EQ(end_of(fork_for(run_an_executor)), 7);
   EXPECT_EQ(end_of(fork_for([]() -> int { std::exit(run_an_executor()); })), 7);
   test::run(use_a_worker());
-}
-
-TASK_TEST(fork, a_child_that_was_forked_within_a_task_runs_an_executor_of_its_own) {
-  co_await use_a_worker();
-  EXPECT_EQ(end_of(fork_for(run_an_executor)), 7);
 }
 
 TEST(fork, a_child_runs_no_job_of_its_parents) {

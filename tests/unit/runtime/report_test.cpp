@@ -121,15 +121,6 @@ TEST(report, of_a_failure_lets_the_listener_start_the_task_anew_or_stop_the_othe
   EXPECT_EQ(failures, 3);
 }
 
-TEST(report, of_a_failure_is_not_made_of_a_child_that_was_told_to_stop) {
-  const auto note = [](const report& what) noexcept { ADD_FAILURE() << to_string(what); };
-  test::run(with_scope(note, [](scope& children) -> task<> {
-    children.spawn(sleep_for(std::chrono::hours(1)));
-    co_await yield();
-    children.request_stop();
-  }));
-}
-
 [[maybe_unused]] constexpr auto may_throw = [](const report&) {};
 static_assert(!failure_listener<decltype(may_throw)&>, "nobody could be told of what a listener throws");
 static_assert(!failure_listener<std::function<void(const report&)>>, "a temporary that owns something would dangle");
@@ -212,17 +203,6 @@ TEST(report, of_an_operations_warning_names_the_task_that_waits) {
   EXPECT_EQ(one.kind, report_kind::warning);
   EXPECT_EQ(one.line, "this takes long; task [peers] second: " + detail::name_and_place(one.origin));
   EXPECT_EQ(detail::function_name(one.origin), "await_a_warning");
-}
-
-TEST(report, has_the_dump_that_a_signal_asked_for) {
-  const test::report_list reports;
-  executor home({.dump_on_signal = SIGUSR1});
-  home.run([&]() -> task<> {
-    ::raise(SIGUSR1);
-    const auto told = co_await test::next_report(reports);
-    EXPECT_EQ(told.kind, report_kind::dump);
-    EXPECT_TRUE(told.text.starts_with("weft: executor on ")) << told.text;
-  }());
 }
 
 TEST(report, comes_before_the_program_ends_for_the_sake_of_memory) {

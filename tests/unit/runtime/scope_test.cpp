@@ -45,26 +45,6 @@ TEST(scope, the_first_failure_stops_siblings_and_body_and_is_rethrown_after_they
   EXPECT_TRUE(ended);
 }
 
-TEST(scope, a_reported_failure_leaves_siblings_and_body_alone) {
-  bool went_on = false;
-  const auto child = [&]() -> task<> {
-    for (int i = 0; i < 10; ++i) co_await yield();
-    went_on = true;
-  };
-  const auto body = [&](scope& children) -> task<> {
-    children.spawn(test::fail_after(1));
-    children.spawn(child());
-    for (int i = 0; i < 5; ++i) co_await yield();
-    children.spawn(test::fail_after(2));
-  };
-  testing::internal::CaptureStderr();
-  test::run(with_scope(on_failure::report, body));
-  const std::string reported = testing::internal::GetCapturedStderr();
-  EXPECT_TRUE(went_on);
-  EXPECT_NE(reported.find("after 1"), std::string::npos);
-  EXPECT_NE(reported.find("after 2"), std::string::npos);
-}
-
 TEST(scope, a_body_that_throws_stops_the_children_under_either_policy) {
   for (const on_failure policy : {on_failure::stop_siblings, on_failure::report}) {
     int stopped = 0;
@@ -104,12 +84,6 @@ TEST(scope, children_cut_short_by_the_callers_stop_are_no_success) {
   source.request_stop();
   const auto run = [&] { home.run(with_scope(on_failure::stop_siblings, body), source.get_token()); };
   EXPECT_EQ(test::code_thrown_by(run), errc::canceled);
-}
-
-TEST(scope, one_that_stops_itself_ends_without_an_error) {
-  int stopped = 0;
-  test::run(test::run_for_turns(1, wait_for_stop(stopped)));
-  EXPECT_EQ(stopped, 1);
 }
 
 TEST(scope, a_child_may_spawn_while_the_scope_is_being_joined) {

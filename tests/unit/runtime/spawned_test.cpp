@@ -56,10 +56,6 @@ SCOPE_TEST(spawned, yields_what_can_only_be_moved_and_references) {
   EXPECT_EQ(&same, &number);
 }
 
-SCOPE_TEST(spawned, one_that_is_awaited_in_the_same_breath) {
-  EXPECT_EQ(co_await children.spawn(number_after(2, 5)), 5);
-}
-
 TEST(spawned, under_stop_siblings_a_failure_is_thrown_at_the_await_and_at_the_scope) {
   std::string seen;
   const auto body = [&](scope& children) -> task<> {

@@ -78,27 +78,6 @@ TEST(when_all, takes_operations_and_handles_as_they_are) {
   });
 }
 
-TEST(when_all, awaits_a_named_operation_in_its_place) {
-  test::simulated_executor home;
-  channel<int> numbers(1);
-  home.run([&]() -> task<> {
-    auto nap = sleep_for(2s);
-    auto number = numbers.receive();
-    EXPECT_TRUE(numbers.try_send(5));
-    const auto all = co_await when_all(nap, number);
-    EXPECT_EQ(std::get<1>(all), 5);
-    EXPECT_EQ(home.world.elapsed(), 2s);
-  }());
-}
-
-TEST(when_all, a_failing_operation_stops_the_others) {
-  channel<int> closed(1);
-  closed.close();
-  event never;
-  int number = 1;
-  EXPECT_EQ(test::run(test::code_of(when_all(never.wait(), closed.send(std::move(number))))), errc::closed);
-}
-
 TASK_TEST(when_all_results, a_failure_does_not_lose_what_another_has_received) {
   channel<int> jobs(1);
   EXPECT_TRUE(jobs.try_send(42));

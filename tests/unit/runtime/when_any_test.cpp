@@ -109,13 +109,6 @@ TEST(when_any, is_stopped_with_all_its_tasks_at_any_point) {
   }
 }
 
-TEST(when_any, serves_as_a_race_against_a_clock) {
-  test::simulated_executor home;
-  event never;
-  EXPECT_EQ(home.run(when_any(never.wait(), sleep_for(3s))).index, 1);
-  EXPECT_EQ(home.world.elapsed(), 3s);
-}
-
 TEST(when_any, takes_operations_and_handles_as_they_are) {
   test::simulated_executor home;
   event never;
