@@ -329,21 +329,6 @@ void until_kept(const mr::cache& cache) {
   while (cache.statistics().regions == 0) std::this_thread::yield();
 }
 
-TEST_F_CACHE(cache_test, a_task_may_be_destroyed_while_it_waits) {
-  std::latch go_on(1);
-  domain->while_registering = [&] { go_on.wait(); };
-  int received = 0;
-  {
-    const sim::loose_task waiter = lease_loosely(cache, part(0, 100), received);
-    waiter.start(*executor::current());
-    co_await yield();
-  }
-  go_on.count_down();
-  co_await touch(cache, part(0, 100));
-  EXPECT_EQ(received, 0);
-  EXPECT_EQ(domain->registered, 1);
-}
-
 // What a worker has brought is not here before the executor's next turn.
 TEST_F_CACHE(cache_test, a_lease_on_its_way_to_a_task_that_is_destroyed_ends) {
   std::latch go_on(1);

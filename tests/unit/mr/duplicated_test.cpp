@@ -40,10 +40,6 @@ struct holder {
   int number = 0;
   buffer memory;
 };
-struct two_holders {
-  int number = 0;
-  holder inner;
-};
 
 std::size_t size_of(holder given) { return given.memory.size(); }
 std::size_t size_of_moved(holder&& given) { return given.memory.size(); }
@@ -62,25 +58,6 @@ TEST_F(mr_duplicated, buffer_in_a_variable_initialised_in_braces_is_noticed) {
     const auto made = holder{1, co_await source.allocate(100)};
     EXPECT_EQ(made.memory.size(), 100U);
   });
-}
-
-TEST_F(mr_duplicated, buffer_in_an_aggregate_in_parentheses_is_noticed) {
-#if defined(__cpp_aggregate_paren_init)
-  expect_duplicate([](pool& source) -> task<> {
-    const holder made(1, co_await source.allocate(100));
-    EXPECT_EQ(made.memory.size(), 100U);
-  });
-#endif
-}
-
-TEST_F_DUPLICATE(mr_duplicated, buffer_in_nested_braces_is_noticed) {
-  const two_holders made{1, {2, co_await source.allocate(100)}};
-  EXPECT_EQ(made.inner.memory.size(), 100U);
-}
-
-TEST_F_DUPLICATE(mr_duplicated, buffer_in_an_array_in_braces_is_noticed) {
-  const std::array<buffer, 1> made{co_await source.allocate(100)};
-  EXPECT_EQ(made[0].size(), 100U);
 }
 
 TEST_F(mr_duplicated, buffer_in_an_argument_in_braces_is_noticed) {
@@ -105,17 +82,6 @@ TEST_F_DUPLICATE(mr_duplicated, buffer_in_an_assignment_in_braces_is_noticed) {
   holder made;
   made = {1, co_await source.allocate(100)};
   EXPECT_EQ(made.memory.size(), 100U);
-}
-
-TEST_F_DUPLICATE(mr_duplicated, buffer_in_a_result_in_braces_is_noticed) {
-  const auto make = [](pool& from) -> task<holder> { co_return holder{1, co_await from.allocate(100)}; };
-  const holder made = co_await make(source);
-  EXPECT_EQ(made.memory.size(), 100U);
-}
-
-TEST_F_DUPLICATE(mr_duplicated, buffer_in_an_optional_made_in_braces_is_noticed) {
-  const std::optional<holder> made(holder{1, co_await source.allocate(100)});
-  EXPECT_EQ(made->memory.size(), 100U);
 }
 
 TEST_F_DUPLICATE(mr_duplicated, buffer_captured_beside_an_await_is_noticed) {

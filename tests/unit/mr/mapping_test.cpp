@@ -187,14 +187,12 @@ TEST(mapping, prefers_the_node_that_it_is_told_and_says_why_it_could_not) {
 }
 
 TEST(mapping, of_this_machines_first_node_comes_from_there_or_is_had_all_the_same) {
-  const mapping made(mib, false, 0, system_calls::kernel());
-  made.data()[0] = std::byte{1};
-  EXPECT_EQ(made.node() == 0, made.node_reason().empty()) << made.node_reason();
-}
-
-TEST(mapping, in_a_file_comes_from_the_first_node_or_is_had_all_the_same) {
-  const mapping made = mapping::in_memory_file(mib, false, 0, system_calls::kernel());
-  EXPECT_EQ(made.node() == 0, made.node_reason().empty()) << made.node_reason();
+  const mapping anonymous(mib, false, 0, system_calls::kernel());
+  const mapping in_a_file = mapping::in_memory_file(mib, false, 0, system_calls::kernel());
+  for (const mapping* made : {&anonymous, &in_a_file}) {
+    made->data()[0] = std::byte{1};
+    EXPECT_EQ(made->node() == 0, made->node_reason().empty()) << made->node_reason();
+  }
 }
 
 TEST(mapping, in_a_file_is_not_a_childs) {

@@ -94,29 +94,6 @@ TEST_F_POOL(pool_test, yields_buffers_of_the_size_asked_for_that_can_be_resized_
   EXPECT_TRUE(empty);
 }
 
-TEST_F_POOL(pool_test, hands_no_byte_out_twice, large()) {
-  std::minstd_rand random(3);
-  std::vector<buffer> held;
-  const auto intact = [](const buffer& target) {
-    return test::holds(target.bytes(), static_cast<unsigned>(target.size()));
-  };
-  for (int round = 0; round < 3000; ++round) {
-    if (held.size() > 100 || (!held.empty() && random() % 3 == 0)) {
-      std::swap(held[random() % held.size()], held.back());
-      EXPECT_TRUE(intact(held.back()));
-      held.pop_back();
-    } else {
-      const std::size_t bytes = (std::size_t{1} << random() % 17) + random() % 100;
-      held.push_back(co_await source.allocate(bytes, random() % 2 == 0 ? budget::send : budget::receive));
-      test::fill(held.back().bytes(), static_cast<unsigned>(bytes));
-    }
-  }
-  for (const buffer& each : held) EXPECT_TRUE(intact(each));
-  held.clear();
-  EXPECT_EQ(source.statistics().send.in_use_bytes, 0U);
-  EXPECT_EQ(source.statistics().receive.in_use_bytes, 0U);
-}
-
 TEST_F_POOL(pool_test, buffers_name_the_registration_of_their_arena, large()) {
   const buffer made = co_await source.allocate(100);
   const slice all = made.slice();
@@ -285,16 +262,6 @@ task<sim::loose_task> waiting_loosely(pool& source, int& received, std::size_t w
 }
 
 void on_another_thread(const std::function<void()>& body) { std::thread(body).join(); }
-
-TEST_F_POOL(pool_test, a_task_may_be_destroyed_while_it_waits, small()) {
-  std::vector<buffer> all = co_await take_all(source);
-  int received = 0;
-  { const sim::loose_task waiter = co_await waiting_loosely(source, received, 1); }
-  EXPECT_EQ(source.statistics().send.waiting, 0U);
-  all.pop_back();
-  EXPECT_TRUE(co_await source.allocate(16 * kib));
-  EXPECT_EQ(received, 0);
-}
 
 // What another thread has served it with is not here before the executor's next turn.
 TEST_F_POOL(pool_test, a_buffer_on_its_way_to_a_task_that_is_destroyed_goes_back, small()) {
@@ -1041,17 +1008,6 @@ TEST_F_POOL(pin_test, a_pin_that_was_moved_counts_once, small()) {
   EXPECT_TRUE(target.in_use());
   third.reset();
   EXPECT_FALSE(target.in_use());
-}
-
-TEST_F(pin_test, a_pinned_buffer_outlives_its_pool) {
-  pin held;
-  with_pool(small(), [&](pool& source) -> task<> {
-    buffer target = co_await source.allocate(100);
-    held = pin::exclusive(target).value();
-  });
-  std::memset(held.bytes().data(), 1, held.bytes().size());
-  EXPECT_NE(memory.mapped, 0U);
-  held.reset();
 }
 
 }  // namespace

@@ -193,8 +193,11 @@ TEST_OF_DOMAIN(region, keeps_its_memory_and_refuses_its_keys_while_it_is_refresh
   const auto meanwhile = [](region& target) -> task<> {
     EXPECT_TRUE(porting::enabled(target));
     co_await expect_to_be_there_and_busy(target);
+    EXPECT_EQ(co_await test::code_of(target.release()), errc::busy);
+    EXPECT_EQ(co_await test::code_of(porting::refresh(target)), errc::busy);
   };
   look_at_a_region_while(*domain, refresh, meanwhile);
+  EXPECT_EQ(domain->registered, 2);
 }
 
 // A fabric that cannot keep a region closed by itself.
@@ -216,15 +219,6 @@ TEST(region, keeps_its_memory_and_refuses_its_keys_while_it_is_enabled) {
 }
 
 task<> refresh(region& target) { co_await porting::refresh(target); }
-
-TEST_OF_DOMAIN(region, that_is_being_refreshed_is_neither_released_nor_refreshed_twice) {
-  const auto others = [](region& target) -> task<> {
-    EXPECT_EQ(co_await test::code_of(target.release()), errc::busy);
-    EXPECT_EQ(co_await test::code_of(porting::refresh(target)), errc::busy);
-  };
-  look_at_a_region_while(*domain, refresh, others);
-  EXPECT_EQ(domain->registered, 2);
-}
 
 TEST_OF_DOMAIN(region, may_be_moved_or_destroyed_while_it_is_refreshed) {
   const auto move_and_destroy = [](region& target) -> task<> {

@@ -136,26 +136,6 @@ TEST(remote_region, what_is_wrong_with_it_is_said_in_words) {
   EXPECT_NE(words_of(13, 8).find("cut off in a key"), std::string::npos);
 }
 
-TEST(remote_region, of_which_any_byte_is_another_is_malformed_or_has_its_own_form) {
-  for (const remote_region& region : {example(), example_of_many(), example_that_counts()}) {
-    const std::vector<std::byte> sound = packed(region);
-    for (std::size_t at = 0; at < sound.size(); ++at) {
-      for (unsigned value = 0; value < 256; ++value) {
-        std::vector<std::byte> wire = sound;
-        wire[at] = static_cast<std::byte>(value);
-        try {
-          const remote_region read = remote_region::unpack(wire);
-          const std::vector<std::byte> again = packed(read);
-          ASSERT_TRUE(std::equal(again.begin(), again.end(), wire.begin())) << at << ' ' << value;
-          for (const remote_place& each : read.places()) ASSERT_LE(read.size() - 1, top - each.address);
-        } catch (const error& failure) {
-          ASSERT_EQ(failure.code(), errc::malformed) << at << ' ' << value;
-        }
-      }
-    }
-  }
-}
-
 TEST(remote_region, any_bytes_are_either_a_region_that_makes_sense_or_malformed) {
   std::minstd_rand random(7);
   std::size_t good = 0;

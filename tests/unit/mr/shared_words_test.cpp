@@ -98,26 +98,5 @@ TEST(shared_words, are_found_by_their_index_within_aligned_memory) {
   EXPECT_EQ(refused(all.subspan(4), 0), errc::misaligned);
 }
 
-TEST(shared_words, whoever_finds_a_word_sees_what_was_stored_before_it) {
-  memory shared;
-  std::uint64_t flag = 0;
-  constexpr std::uint64_t last = 20'000;
-  std::thread writer([&] {
-    for (std::uint64_t version = 1; version <= last; ++version) {
-      std::array<std::uint64_t, words> next;
-      next.fill(version);
-      store_shared(shared.all, std::as_bytes(std::span(next)));
-      store_shared(flag, version);
-    }
-  });
-  for (std::uint64_t found = 0; found != last;) {
-    found = load_shared(flag);
-    std::array<std::uint64_t, words> copy;
-    load_shared(shared.all, std::as_writable_bytes(std::span(copy)));
-    EXPECT_GE(*std::ranges::min_element(copy), found);
-  }
-  writer.join();
-}
-
 }  // namespace
 }  // namespace weft::mr

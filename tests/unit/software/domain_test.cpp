@@ -42,37 +42,12 @@ class domain_test : public ::testing::Test {
   std::vector<std::byte> memory = std::vector<std::byte>(100);
 };
 
-TASK_TEST_F(domain_test, peers_reach_memory_by_the_key_and_address_that_they_were_told) {
-  const mr::region made = co_await open({.usage = mr::usage::write_dst});
-  const mr::remote_region remote = made.remote();
-  EXPECT_EQ(remote.address(), reinterpret_cast<std::uintptr_t>(memory.data()));
-  EXPECT_EQ(write(test::stag_of(remote), remote.address() + 99), access_status::ok);
-  EXPECT_EQ(memory[99], std::byte{1});
-  EXPECT_EQ(write(test::stag_of(remote), remote.address() + 100), access_status::bounds);
-  EXPECT_EQ(read(test::stag_of(remote), remote.address()), access_status::access);
-}
-
-TASK_TEST_F(domain_test, a_key_dies_with_its_region) {
-  std::uint32_t key = 0;
-  {
-    const mr::region made = co_await open({.usage = mr::usage::read_src, .zero_based = true});
-    key = test::stag_of(made.remote());
-    EXPECT_EQ(read(key, 0), access_status::ok);
-  }
-  EXPECT_EQ(read(key, 0), access_status::invalid_stag);
-}
-
 TASK_TEST_F(domain_test, memory_for_our_own_operations_has_no_key) {
   const mr::usage local =
       mr::usage::send | mr::usage::recv | mr::usage::read_dst | mr::usage::write_src | mr::usage::bind_window;
   const mr::region made = co_await open({.usage = local});
   EXPECT_EQ(domain->keys().size(), 0U);
   EXPECT_EQ(test::code_thrown_by([&] { return made.remote(); }), errc::access_denied);
-}
-
-TASK_TEST_F(domain_test, a_flush_can_read_what_it_flushes) {
-  const mr::region made = co_await open({.usage = mr::usage::write_dst | mr::usage::flush_visibility});
-  EXPECT_EQ(read(test::stag_of(made.remote()), made.remote().address()), access_status::ok);
 }
 
 TASK_TEST_F(domain_test, memory_for_atomics_is_open_to_nothing_else) {
@@ -84,28 +59,6 @@ TASK_TEST_F(domain_test, memory_for_atomics_is_open_to_nothing_else) {
   EXPECT_EQ(reader.check_atomic(key, 8, 1), access_status::ok);
 }
 
-TASK_TEST_F(domain_test, a_region_can_start_at_zero_or_at_an_iova) {
-  const mr::region from_zero = co_await open({.usage = mr::usage::write_dst, .zero_based = true});
-  EXPECT_EQ(from_zero.remote().address(), 0U);
-  EXPECT_EQ(write(test::stag_of(from_zero.remote()), 0), access_status::ok);
-  EXPECT_EQ(memory[0], std::byte{1});
-  const std::uint64_t iova = 0x7000000000 + (reinterpret_cast<std::uintptr_t>(memory.data()) & 4095);
-  const mr::region elsewhere = co_await open({.usage = mr::usage::write_dst, .iova = iova});
-  EXPECT_EQ(elsewhere.remote().address(), iova);
-  EXPECT_EQ(write(test::stag_of(elsewhere.remote()), iova + 7), access_status::ok);
-  EXPECT_EQ(memory[7], std::byte{1});
-}
-
-TASK_TEST_F(domain_test, a_key_that_is_taken_cannot_be_requested) {
-  mr::region made = co_await open({.usage = mr::usage::write_dst, .requested_key = 0xabcd1234});
-  EXPECT_EQ(made.remote().key(), 0xabcd1234U);
-  EXPECT_EQ(co_await test::code_of(open({.usage = mr::usage::write_dst, .requested_key = 0xabcd1234})),
-            errc::duplicate_key);
-  co_await made.release();
-  const mr::region later = co_await open({.usage = mr::usage::write_dst, .requested_key = 0xabcd1234});
-  EXPECT_EQ(later.remote().key(), 0xabcd1234U);
-}
-
 TEST_F(domain_test, a_key_out_of_range_cannot_be_requested) {
   const auto code = [&](std::uint64_t key) {
     return test::code_thrown_by(
@@ -115,21 +68,6 @@ TEST_F(domain_test, a_key_out_of_range_cannot_be_requested) {
   EXPECT_EQ(code(UINT64_MAX), errc::out_of_range);
   EXPECT_EQ(code(0), errc::invalid_argument);
   EXPECT_EQ(domain->keys().size(), 0U);
-}
-
-TASK_TEST_F(domain_test, several_ranges_are_one_region_for_peers) {
-  const std::span all(memory);
-  const std::span<std::byte> ranges[] = {all.subspan(50, 10), all.subspan(0, 1), all.subspan(20, 20)};
-  const mr::region made = co_await domain->register_memory(ranges, {.usage = mr::usage::write_dst, .zero_based = true});
-  EXPECT_EQ(made.size(), 31U);
-  EXPECT_EQ(made.remote().size(), 31U);
-  const std::uint32_t key = test::stag_of(made.remote());
-  for (std::uint64_t place = 0; place < 31; ++place) EXPECT_EQ(write(key, place), access_status::ok);
-  EXPECT_EQ(write(key, 31), access_status::bounds);
-  for (std::size_t i = 0; i < memory.size(); ++i) {
-    const bool inside = i == 0 || (i >= 20 && i < 40) || (i >= 50 && i < 60);
-    EXPECT_EQ(memory[i], inside ? std::byte{1} : std::byte{0}) << i;
-  }
 }
 
 TASK_TEST_F(domain_test, slices_of_several_ranges_lie_in_one_of_them) {
@@ -171,16 +109,6 @@ TASK_TEST_F(domain_test, several_ranges_can_be_submitted_for_an_event) {
   const mr::region made = std::move(event.outcome).value();
   EXPECT_EQ(write(test::stag_of(made.remote()), 19), access_status::ok);
   EXPECT_EQ(memory[99], std::byte{1});
-}
-
-TASK_TEST_F(domain_test, a_region_made_disabled_is_closed_until_it_is_enabled) {
-  mr::region made = co_await open({.usage = mr::usage::write_dst, .zero_based = true, .disabled = true});
-  EXPECT_FALSE(mr::porting::enabled(made));
-  const std::uint32_t key = test::stag_of(made.remote());  // peers may be told already
-  EXPECT_EQ(write(key, 0), access_status::invalid_stag);
-  co_await mr::porting::enable(made);
-  EXPECT_TRUE(mr::porting::enabled(made));
-  EXPECT_EQ(write(key, 0), access_status::ok);
 }
 
 TASK_TEST_F(domain_test, nothing_can_be_bound_to_a_region_once_it_is_enabled) {
