@@ -207,18 +207,13 @@ class side : public engine_host {
   request& fetch_add(std::uint32_t stag, std::uint64_t offset, std::uint64_t add) {
     return post(request_kind::fetch_add, bytes(8), stag, offset, 1, add);
   }
-  request& compare_swap(std::uint32_t stag, std::uint64_t offset, std::uint64_t expected, std::uint64_t desired) {
-    return post(request_kind::compare_swap, bytes(8), stag, offset, 1, desired, expected);
-  }
   request& write_immediate(bytes payload, std::uint32_t stag, std::uint64_t offset, std::uint32_t immediate) {
-    return post(request_kind::write, std::move(payload), stag, offset, 1, 0, 0, immediate);
+    return post(request_kind::write, std::move(payload), stag, offset, 1, 0, immediate);
   }
   request& post(request_kind kind, bytes payload, std::uint32_t stag, std::uint64_t offset, std::size_t pieces = 1,
-                std::uint64_t operand = 0, std::uint64_t compare = 0,
-                std::optional<std::uint32_t> immediate = std::nullopt) {
+                std::uint64_t operand = 0, std::optional<std::uint32_t> immediate = std::nullopt) {
     operation& op = operations.emplace_back();
     op.posted.operand = operand;
-    op.posted.compare = compare;
     op.posted.immediate = immediate;
     op.memory = std::move(payload);
     for (std::size_t i = 0; i < pieces; ++i) {
@@ -635,81 +630,6 @@ TEST_F(engines, scatter_a_read_into_memory_of_any_shape) {
   }
 }
 
-TEST_F(engines, pass_a_key_back_with_its_invalidation) {
-  connect({});
-  right->regions[5] = {.memory = bytes(10)};
-  right->receive(10);
-  right->receive(10);
-  left->post(request_kind::send_with_invalidate, pattern(3), 5, 0);
-  run();
-  ASSERT_EQ(right->messages.size(), 1U);
-  EXPECT_EQ(right->messages[0].invalidated, 5U);
-  EXPECT_TRUE(right->regions.empty());
-
-  left->send({});
-  run();
-  ASSERT_EQ(right->messages.size(), 2U);
-  EXPECT_FALSE(right->messages[1].invalidated);
-}
-
-TEST_F(engines, change_a_word_atomically_and_bring_what_it_was_back) {
-  connect({.atomics = true});
-  right->regions[1] = {.memory = bytes(24)};
-  request& first = left->fetch_add(1, 8, 5);
-  request& second = left->fetch_add(1, 8, ~std::uint64_t{0});
-  request& failed = left->compare_swap(1, 8, 5, 100);
-  request& swapped = left->compare_swap(1, 8, 4, 0x0123456789ABCDEF);
-  request& last = left->fetch_add(1, 8, 0);
-  run();
-  EXPECT_TRUE(left->all_ok() && left->completed_in_order());
-  EXPECT_EQ(left->value_of(first), 0U);
-  EXPECT_EQ(left->value_of(second), 5U);
-  EXPECT_EQ(left->value_of(failed), 4U);
-  EXPECT_EQ(left->value_of(swapped), 4U);
-  EXPECT_EQ(left->value_of(last), 0x0123456789ABCDEFU);
-  EXPECT_EQ(side::word_at(right->regions[1].memory, 0), 0U);
-  EXPECT_EQ(side::word_at(right->regions[1].memory, 8), 0x0123456789ABCDEFU);
-  EXPECT_EQ(side::word_at(right->regions[1].memory, 16), 0U);
-}
-
-TEST_F(engines, deliver_immediate_data_behind_the_write_it_belongs_to) {
-  for (const std::size_t size : {0U, 1U, 5000U}) {
-    connect({.max_ulpdu = 128, .immediate = true});
-    right->regions[1] = {.memory = bytes(6000)};
-    right->repost_receives = true;
-    right->receive(100);
-    left->send(pattern(3));
-    request& write = left->write_immediate(pattern(size), 1, 7, 0x01020304);
-    left->write_immediate(pattern(1), 1, 0, 5);
-    left->send(pattern(4));
-    run(100);
-    EXPECT_TRUE(left->all_ok() && left->completed_in_order());
-    EXPECT_EQ(left->completions.at(1).first, &write);
-    EXPECT_EQ(left->completions.at(1).second.bytes, size);
-    ASSERT_EQ(right->messages.size(), 4U);
-    EXPECT_EQ(right->messages[0].payload, pattern(3));
-    EXPECT_FALSE(right->messages[0].immediate);
-    EXPECT_EQ(right->messages[1].immediate, 0x01020304U);
-    EXPECT_TRUE(right->messages[1].payload.empty());
-    EXPECT_EQ(right->messages[2].immediate, 5U);
-    EXPECT_EQ(right->messages[3].payload, pattern(4));
-    EXPECT_TRUE(std::ranges::equal(std::span(right->regions[1].memory).subspan(7, size), pattern(size)));
-  }
-}
-
-TEST_F(engines, execute_atomics_and_reads_in_the_order_in_which_they_were_asked_for) {
-  connect({.interleave = true, .max_ulpdu = 128, .atomics = true, .ird = 4, .ord = 4});
-  right->regions[1] = {.memory = bytes(2000)};
-  std::vector<request*> reads;
-  for (std::uint64_t i = 0; i < 20; ++i) {
-    reads.push_back(&left->read(2000, 1, 0));
-    EXPECT_TRUE(left->fetch_add(1, 1992, 1).tail.size() == 8);
-  }
-  run(50);
-  EXPECT_TRUE(left->all_ok() && left->completed_in_order());
-  for (std::uint64_t i = 0; i < 20; ++i) EXPECT_EQ(side::word_at(left->memory_of(*reads[i]), 1992), i);
-}
-
 TEST_F(engines, count_atomics_with_reads_past_the_wrap_of_their_sequences) {
   connect({.atomics = true, .ird = 2, .ord = 2, .first_sequence = 0xFFFFFFFE});
   right->regions[1] = {.memory = bytes(8)};
@@ -855,18 +775,6 @@ TEST_SIDE(engine, a_write_completes_when_its_last_byte_is_tcps_and_not_before, a
   EXPECT_EQ(engine.completions[0].second.bytes, 3000U);
 }
 
-TEST_SIDE(engine, a_write_behind_a_read_completes_after_it, alone()) {
-  request& read = engine.read(4, 1, 0);
-  engine.write(pattern(5), 1, 0);
-  const auto sent = engine.transmitted();
-  EXPECT_EQ(sent.size(), 2U);
-  EXPECT_TRUE(engine.completions.empty());
-  const auto sink = read_in(sent[0]).sink_stag;
-  engine.feed(framed(tagged(opcode::read_response, sink, 0, pattern(4))));
-  EXPECT_TRUE(engine.completed_in_order());
-  EXPECT_EQ(engine.memory_of(read), pattern(4));
-}
-
 TEST_SIDE(engine, a_read_answered_before_its_request_is_reported_as_sent_waits_for_that, alone()) {
   engine.read(4, 1, 0);
   ASSERT_TRUE(engine.machine.gather(engine.batch));
@@ -947,16 +855,6 @@ TEST(engine, a_message_that_waits_does_not_keep_a_responder_from_speaking) {
   responder.feed(framed(send_of(pattern(3))));
   EXPECT_TRUE(responder.machine.needs_receive());
   EXPECT_TRUE(responder.machine.has_output());
-}
-
-TEST_SIDE(engine, a_message_of_several_segments_fills_one_receive, alone()) {
-  const bytes whole = pattern(50);
-  engine.receive(50);
-  engine.feed(framed(untagged({.last = false, .opcode = opcode::send}, std::span(whole).first(30))));
-  EXPECT_TRUE(engine.messages.empty());
-  engine.feed(framed(untagged({.opcode = opcode::send, .offset = 30}, std::span(whole).subspan(30))));
-  ASSERT_EQ(engine.messages.size(), 1U);
-  EXPECT_EQ(engine.messages[0].payload, whole);
 }
 
 TEST(engine, messages_that_ask_for_a_solicited_event_arrive_as_others_do) {
@@ -1455,11 +1353,6 @@ TEST_P(engine_placing, answers_every_violation_with_its_terminate_and_touches_no
   }
 }
 
-TEST_SIDE(engine, an_fpdu_larger_than_any_is_refused_at_its_length, alone()) {
-  engine.feed(bytes(2, std::byte{0xFF}));
-  EXPECT_TRUE(engine.ended_with(cause::framing));
-}
-
 TEST_SIDE(engine, more_reads_than_agreed_are_refused, alone()) {
   engine.regions[1] = {.memory = pattern(10)};
   for (std::uint32_t i = 1; i <= 3; ++i) engine.feed(framed(read_of({.size = 10, .source_stag = 1}, i)));
@@ -1485,15 +1378,6 @@ TEST_SIDE(engine, a_write_with_immediate_data_completes_once_both_are_sent, exte
   EXPECT_TRUE(engine.completions.empty());
   EXPECT_FALSE(engine.transmit().empty());
   EXPECT_EQ(engine.completions.size(), 1U);
-}
-
-TEST_SIDE(engine, immediate_data_waits_for_a_receive_and_none_is_lost, extended()) {
-  engine.feed(framed(untagged({.opcode = opcode::immediate}, pattern(8))));
-  EXPECT_TRUE(engine.machine.needs_receive() && engine.messages.empty());
-  engine.receive(0);
-  engine.consume();
-  ASSERT_EQ(engine.messages.size(), 1U);
-  EXPECT_TRUE(engine.messages[0].immediate);
 }
 
 TEST(engine, immediate_data_is_refused_where_it_was_not_agreed_on_and_with_anything_but_a_write) {
@@ -1562,16 +1446,6 @@ TEST_SIDE(engine, an_atomic_response_where_a_read_response_is_due_is_refused, ex
   engine.feed(framed(atomic_answer_of({.id = 2, .previous = 7})));
   EXPECT_TRUE(engine.ended_with(cause::unexpected_opcode));
   EXPECT_EQ(engine.memory_of(read), bytes(8));
-}
-
-TEST_SIDE(engine, a_second_response_to_one_atomic_is_refused, extended()) {
-  request& add = engine.fetch_add(1, 0, 1);
-  EXPECT_EQ(engine.transmitted().size(), 1U);
-  engine.feed(framed(atomic_answer_of({.id = 1, .previous = 7})));
-  EXPECT_TRUE(engine.all_ok());
-  engine.feed(framed(atomic_answer_of({.id = 1, .previous = 8}, 2)));
-  EXPECT_TRUE(engine.ended_with(cause::unexpected_opcode));
-  EXPECT_EQ(engine.value_of(add), 7U);
 }
 
 TEST(engine, a_key_revoked_before_an_atomics_turn_terminates_instead) {
@@ -1803,21 +1677,6 @@ TEST(engine, linux_siws_unexpected_opcode_is_not_mistaken_for_a_set_up_error) {
   side responder({.initiator = false});
   responder.feed(fpdu);
   EXPECT_EQ(responder.end->code, cause::insufficient_ird);
-}
-
-TEST_F(engines, tell_each_other_what_went_wrong) {
-  connect({});
-  right->regions[1] = {.memory = bytes(10)};
-  request& good = left->read(10, 1, 0);
-  request& bad = left->read(11, 1, 0);
-  run();
-  EXPECT_EQ(left->end->reason, ending_reason::peer_terminated);
-  EXPECT_EQ(right->end->reason, ending_reason::terminated);
-  EXPECT_EQ(left->end->code, cause::read_bounds);
-  EXPECT_EQ(right->end->code, cause::read_bounds);
-  EXPECT_TRUE(left->completed_in_order());
-  EXPECT_NE(left->status_of(good), completion_status::remote_access_error);
-  EXPECT_EQ(left->status_of(bad), completion_status::remote_access_error);
 }
 
 TEST_SIDE(engine, a_fin_between_messages_is_an_orderly_close, alone()) {

@@ -135,13 +135,6 @@ TEST(handshake, too_many_reads_are_refused_only_behind_the_ready_signal) {
   expect_terminate(std::span(out).subspan(ready_write_bytes), cause::insufficient_ird);
 }
 
-TEST(handshake, the_initiator_adopts_a_smaller_depth) {
-  initiator client({.ird = 16, .ord = 16});
-  client.consume(reply({.ird = 2, .ord = 1, .peer_to_peer = true, .rtr_write = true}));
-  ASSERT_EQ(client.state(), handshake_state::established);
-  EXPECT_EQ(depths_of(client.agreed()), std::pair(16, 2));
-}
-
 TEST(handshake, depths_are_advertised_as_powers_of_two) {
   initiator client({.ird = 100, .ord = 0x3FFF});
   const bytes wire = output_of(client);
@@ -180,55 +173,10 @@ TEST(handshake, a_client_server_request_gets_a_client_server_reply) {
   EXPECT_FALSE(answer.enhanced->rtr_send || answer.enhanced->rtr_write || answer.enhanced->rtr_read);
 }
 
-TEST(handshake, crc_is_on_if_either_side_wants_it) {
-  for (const bool client_wants : {false, true})
-    for (const bool server_wants : {false, true}) {
-      initiator client({.crc = client_wants});
-      responder server({.crc = server_wants});
-      server.consume(output_of(client));
-      ASSERT_TRUE(server.accept({}));
-      client.consume(output_of(server));
-      EXPECT_EQ(client.agreed().crc, client_wants || server_wants);
-      EXPECT_EQ(server.agreed().crc, client_wants || server_wants);
-    }
-}
-
-TEST(handshake, revision_1_is_answered_in_revision_1) {
-  const bytes private_data(512, std::byte{7});
-  initiator client({.revision = 1, .private_data = private_data});
-  responder server({.ird = 8, .ord = 8});
-  server.consume(output_of(client));
-  ASSERT_EQ(server.state(), handshake_state::requested);
-  EXPECT_EQ(server.max_answer_bytes(), 512U);
-  ASSERT_TRUE(server.accept(private_data));
-  EXPECT_EQ(server.agreed().revision, 1);
-  EXPECT_EQ(server.agreed().ird, 8);
-  const bytes wire = output_of(server);
-  EXPECT_FALSE(parsed(wire, mpa::frame_kind::reply).enhanced);
-  client.consume(wire);
-  ASSERT_EQ(client.state(), handshake_state::established);
-  EXPECT_EQ(client.peer_private_data().size(), 512U);
-  // Harmless there, and it lets the responder speak first.
-  EXPECT_EQ(control_of(first_ulpdu(output_of(client))).opcode, opcode::write);
-}
-
 TEST(handshake, a_reply_in_a_later_revision_than_asked_for_is_an_error) {
   initiator client({.revision = 1});
   client.consume(reply({.ird = 1, .ord = 1}));
   EXPECT_EQ(client.state(), handshake_state::failed);
-}
-
-TEST(handshake, a_rejection_arrives_with_its_private_data) {
-  initiator client({});
-  responder server({});
-  server.consume(output_of(client));
-  const bytes why = text("full");
-  ASSERT_TRUE(server.reject(why));
-  EXPECT_EQ(server.state(), handshake_state::rejected);
-  client.consume(output_of(server));
-  EXPECT_EQ(client.state(), handshake_state::rejected);
-  EXPECT_TRUE(std::ranges::equal(client.peer_private_data(), why));
-  EXPECT_TRUE(client.output().empty());
 }
 
 TEST(handshake, markers_are_refused_in_words) {
@@ -284,15 +232,6 @@ TEST(handshake, a_connection_cut_at_any_byte_is_a_clean_error) {
     ASSERT_FALSE(server.accept({}));
     ASSERT_TRUE(server.output().empty());
   }
-}
-
-TEST(handshake, a_stranger_is_turned_away_at_its_first_byte) {
-  responder server({});
-  const bytes hello = text("SSH-2.0-OpenSSH");
-  server.consume(hello);
-  EXPECT_EQ(server.state(), handshake_state::failed);
-  EXPECT_EQ(server.error().view(), "the peer does not speak iWARP: it sent \"SSH-2.0-...\"");
-  EXPECT_TRUE(server.output().empty());
 }
 
 }  // namespace

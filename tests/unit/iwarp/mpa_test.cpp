@@ -22,46 +22,6 @@ TEST(mpa, a_request_has_the_bytes_of_the_rfcs) {
   EXPECT_TRUE(std::ranges::equal(std::span(frame).subspan(16), std::as_bytes(std::span(rest))));
 }
 
-TEST(mpa, a_frame_survives_the_wire) {
-  const bytes user = text("anything");
-  frame reply{.kind = frame_kind::reply, .markers = true, .rejected = true, .revision = 2, .private_data = user};
-  reply.enhanced =
-      enhanced_data{.ird = 0x3FFF, .ord = 0x1234, .peer_to_peer = true, .rtr_send = true, .rtr_read = true};
-  const bytes wire = encoded(reply);
-  const frame heard = parsed(wire, frame_kind::reply);
-  EXPECT_TRUE(heard.markers);
-  EXPECT_FALSE(heard.crc);
-  EXPECT_TRUE(heard.rejected);
-  ASSERT_TRUE(heard.enhanced);
-  EXPECT_EQ(heard.enhanced->ird, 0x3FFF);
-  EXPECT_EQ(heard.enhanced->ord, 0x1234);
-  EXPECT_TRUE(heard.enhanced->peer_to_peer);
-  EXPECT_TRUE(heard.enhanced->rtr_send);
-  EXPECT_FALSE(heard.enhanced->rtr_write);
-  EXPECT_TRUE(heard.enhanced->rtr_read);
-  EXPECT_TRUE(std::ranges::equal(heard.private_data, user));
-}
-
-TEST(mpa, a_frame_cut_at_any_byte_asks_for_more) {
-  const bytes frame = a_request();
-  for (std::size_t cut = 0; cut < frame.size(); ++cut) {
-    const parsed_frame parsed = parse_frame(std::span(frame).first(cut), frame_kind::request);
-    ASSERT_EQ(parsed.status, parse_status::incomplete) << cut;
-    ASSERT_GT(parsed.bytes, cut);
-    ASSERT_LE(parsed.bytes, frame.size());
-  }
-}
-
-TEST(mpa, bytes_behind_the_frame_are_not_part_of_it) {
-  bytes frame = a_request();
-  const std::size_t length = frame.size();
-  frame.resize(length + 100);
-  const parsed_frame parsed = parse_frame(frame, frame_kind::request);
-  ASSERT_EQ(parsed.status, parse_status::complete);
-  EXPECT_EQ(parsed.bytes, length);
-  EXPECT_EQ(parsed.frame.private_data.size(), 10U);
-}
-
 TEST(mpa, a_web_browser_is_recognised_at_its_first_byte_and_quoted) {
   EXPECT_EQ(parse_frame(text("G"), frame_kind::request).status, parse_status::malformed);
   const parsed_frame parsed = parse_frame(text("GET / HTTP/1.1\r\n"), frame_kind::request);
