@@ -157,32 +157,6 @@ TEST_P(asio_stream_test, the_peers_end_is_eof_and_its_death_is_not) {
   }());
 }
 
-TEST_P(asio_stream_test, what_use_awaitable_throws_has_words_beside_the_code) {
-  test::run(io_, [&]() -> awaitable<void> {
-    ends both;
-    co_await connect(both);
-    std::array<char, 8> room{};
-    both.a.async_read_some(asio::buffer(room), [](std::error_code, std::size_t) {});
-    std::string words;
-    const auto keep_words = [&](awaitable<std::size_t> operation) -> awaitable<std::error_code> {
-      try {
-        co_await std::move(operation);
-      } catch (const std::system_error& why) {
-        words = why.what();
-        co_return why.code();
-      }
-      co_return std::error_code();
-    };
-    std::error_code code = co_await keep_words(both.a.async_read_some(asio::buffer(room), use_awaitable));
-    EXPECT_EQ(code, make_error_code(errc::busy));
-    EXPECT_NE(words.find("read"), std::string::npos) << words;
-    both.a.close();
-    code = co_await keep_words(both.a.async_write_some(asio::buffer(room), use_awaitable));
-    EXPECT_EQ(code, asio::error::operation_aborted);
-    EXPECT_NE(words.find("write"), std::string::npos) << words;
-  }());
-}
-
 TEST_P(asio_stream_test, the_host_goes_first_and_the_handlers_are_called) {
   ends both;
   std::error_code ended;

@@ -48,21 +48,6 @@ class net_asio_test : public testing::Test {
   }
 };
 
-TEST_F(net_asio_test, a_server_and_its_client_are_asio_coroutines_of_one_io_context) {
-  test::run(io_, [&]() -> awaitable<void> {
-    auto listener = co_await host_.async(device_.listen("127.0.0.1:0"), use_awaitable);
-    asio::co_spawn(io_, serve(*listener), asio::detached);
-    auto peer = co_await host_.async(device_.connect(std::string(listener->address())), use_awaitable);
-    for (const char* const words : {"hello", "again", ""}) {
-      auto message = co_await host_.async(text(device_.pool(), words), use_awaitable);
-      co_await host_.async(peer->send(std::move(message)), use_awaitable);
-      auto answer = co_await host_.async(peer->recv(), use_awaitable);
-      EXPECT_TRUE(answer && text_of(*answer) == words);
-    }
-    co_await host_.async(peer->close(), use_awaitable);
-  }());
-}
-
 TEST_F(net_asio_test, stopping_a_receive_at_every_step_loses_no_message) {
   using namespace asio::experimental::awaitable_operators;
   test::run(io_, [&]() -> awaitable<void> {

@@ -60,15 +60,13 @@ TEST_F(destroyed_link, in_the_middle_of_its_abort) {
   });
 }
 
-TEST_F(destroyed_link, where_its_peer_has_closed) {
-  with_link([](destroyer&, net::connection& theirs) -> task<> { co_await theirs.close(); });
-}
-
-TEST_F(destroyed_link, where_its_peer_has_died) {
-  with_link([](destroyer&, net::connection& theirs) -> task<> {
-    theirs.abort();
-    co_return;
-  });
+TEST_F(destroyed_link, where_its_peer_has_closed_or_died) {
+  for (const bool dies : {false, true}) {
+    with_link([dies](destroyer&, net::connection& theirs) -> task<> {
+      if (dies) theirs.abort();
+      co_await theirs.close();
+    });
+  }
 }
 
 }  // namespace

@@ -34,14 +34,11 @@ class hostile_about_devices : public net_test {
 
 TEST_F(hostile_about_devices, without_having_agreed_on_it) { expect_end_after({packed({.what = verb::ask})}, false); }
 
-TEST_F(hostile_about_devices, requests_before_there_are_slots) {
-  expect_end_after({packed({.what = verb::put, .bytes = 1})});
-  expect_end_after({packed({.what = verb::get, .bytes = 1})});
-}
-
-TEST_F(hostile_about_devices, answers_that_nobody_waits_for) {
-  expect_end_after({packed({.what = verb::answer})});
-  expect_end_after({packed({.what = verb::memory})});
+// Requests before there are slots, answers that nobody waits for, and, of an end that has agreed on copies alone, a
+// request for persistence.
+TEST_F(hostile_about_devices, out_of_turn) {
+  for (const verb what : {verb::put, verb::get, verb::persist}) expect_end_after({packed({.what = what, .bytes = 1})});
+  for (const verb what : {verb::answer, verb::memory}) expect_end_after({packed({.what = what})});
 }
 
 // This end would ask for room to be able to ask.
@@ -61,11 +58,6 @@ TEST_F_AGAINST_RAW(hostile_about_devices, room_for_copies_that_has_to_be_asked_f
 
 TEST_F(hostile_about_devices, asking_twice) {
   expect_end_after({packed({.what = verb::ask}), packed({.what = verb::ask})});
-}
-
-// An end that has agreed on one of the two serves nothing of the other.
-TEST_F(hostile_about_devices, requests_for_persistence_without_having_agreed_on_it) {
-  expect_end_after({packed({.what = verb::persist, .bytes = 1})});
 }
 
 TEST_F(hostile_about_devices, several_requests_for_persistence_at_a_time) {

@@ -72,14 +72,6 @@ TEST_F_AGAINST_RAW(hostile, garbage_instead_of_frames) {
   EXPECT_TRUE(failed_with(co_await failure_of(peer.recv()), errc::protocol_error));
 }
 
-TEST_F_AGAINST_RAW(hostile, an_end_in_the_middle_of_a_frame_is_no_orderly_one) {
-  const bytes ulpdu(100);
-  const bytes whole = raw.fpdu(ulpdu);
-  co_await raw.send(std::span(whole).first(50));
-  raw.finish();
-  EXPECT_TRUE(failed_with(co_await failure_of(peer.recv()), errc::peer_vanished));
-}
-
 TEST_F_AGAINST_RAW(hostile, an_end_between_messages_is_no_orderly_one_either) {
   raw.finish();  // what the kernel does for a process that was killed
   EXPECT_TRUE(failed_with(co_await failure_of(peer.recv()), errc::peer_vanished));
@@ -178,26 +170,6 @@ TEST_F(hostile, keys_that_were_never_revoked_are_gone_with_the_connection) {
   });
   EXPECT_EQ(keys.size(), 0u);
   EXPECT_TRUE(untouched(*kept));
-}
-
-TEST_F_TASK(hostile, a_key_of_another_connection) {
-  auto listener = co_await listen();
-  auto ours = co_await when_all(device().connect(std::string(listener.address())), accept(listener));
-  const auto open = co_await expose(std::get<1>(ours), open_wide);
-
-  for (const bool writes : {true, false}) {
-    raw_peer raw = raw_peer::connect(listener.address());
-    auto both = co_await when_all(raw.set_up(greeting_bytes()), accept(listener));
-    auto access = writes ? raw.write(test::stag_of(open.remote()), open.remote().address(), one_byte)
-                         : raw.read(test::stag_of(open.remote()), open.remote().address(), 1);
-    co_await std::move(access);
-    co_await expect_terminate(raw, writes ? cause::tagged_not_associated : cause::read_not_associated);
-    EXPECT_EQ(co_await code_of(std::get<1>(both).recv()), errc::protocol_error);
-    EXPECT_TRUE(untouched(open));
-  }
-  auto payload = co_await pool().allocate(5);
-  co_await std::get<0>(ours).send(payload);  // its owner has noticed nothing
-  static_cast<void>(co_await std::get<1>(ours).recv_or_throw());
 }
 
 TEST_F(hostile, a_key_of_another_device) {
