@@ -81,20 +81,5 @@ TEST(shm_frames, with_any_bit_wrong_are_read_as_something_else_or_not_at_all) {
   }
 }
 
-TEST(shm_frames, made_of_random_bytes_are_the_same_again_if_they_are_any) {
-  std::mt19937 random(1);
-  const bytes whole = packed(full_frame());
-  for (int i = 0; i < 100'000; ++i) {
-    bytes packet = whole;
-    for (std::size_t at = 10; at < packet.size(); ++at) {
-      if (random() % 4 == 0) packet[at] = static_cast<std::byte>(random() % 5);
-    }
-    packet.resize(random() % (packet.size() + 1));
-    shm::frame back;
-    if (shm::unpack(packet, back) != shm::frame_status::good) continue;
-    EXPECT_EQ(packed(back), packet);
-  }
-}
-
 }  // namespace
 }  // namespace weft::test

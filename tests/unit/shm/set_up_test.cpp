@@ -80,18 +80,6 @@ TEST_F_LISTENING(shm_set_up, says_who_the_peer_is) {
   EXPECT_EQ(std::get<1>(both)->peer(), "process " + std::to_string(::getpid()));
 }
 
-TEST_F_LISTENING(shm_set_up, carries_private_data_both_ways) {
-  const std::string longest(56, 'x');
-  const auto serve = [&]() -> task<> {
-    auto request = co_await listener->next();
-    EXPECT_EQ(bytes(request->private_data().begin(), request->private_data().end()), bytes_of(longest));
-    const net::set_up_options options = how("answer");
-    static_cast<void>(co_await request->accept(options));
-  };
-  const auto both = co_await when_all(connect(std::string(listener->address()), how(longest)), serve());
-  EXPECT_EQ(std::get<0>(both).peer_private_data, bytes_of("answer"));
-}
-
 TEST_F_LISTENING(shm_set_up, refuses_more_private_data_than_it_carries) {
   const std::string too_long(57, 'x');
   EXPECT_EQ(co_await code_of(connect(std::string(listener->address()), how(too_long))), errc::invalid_argument);
@@ -154,17 +142,6 @@ TEST_F_LISTENING(shm_set_up, from_an_address_of_another_machine_is_refused) {
   co_await when_all(connect(std::string(listener->address()), options), accept(*listener));
 }
 
-TEST_F_LISTENING(shm_set_up, tells_the_connector_why_it_was_rejected) {
-  const auto serve = [&]() -> task<> {
-    auto request = co_await listener->next();
-    co_await request->reject(bytes_of("no room"));
-  };
-  const std::string address(listener->address());
-  const auto both = co_await when_all(failure_of(connect(address)), serve());
-  EXPECT_EQ(std::get<0>(both)->code(), errc::peer_rejected);
-  EXPECT_TRUE(contains(std::get<0>(both), "the peer says \"no room\""));
-}
-
 TEST_F_LISTENING(shm_set_up, that_is_dropped_or_that_the_listener_closes_over_is_rejected) {
   const std::string address(listener->address());
   const auto drop = [&]() -> task<> { static_cast<void>(co_await listener->next()); };
@@ -178,15 +155,6 @@ TEST_F_LISTENING(shm_set_up, that_is_dropped_or_that_the_listener_closes_over_is
   const auto rest = co_await when_all(code_of(connect(address)), close());
   EXPECT_EQ(std::get<0>(rest), errc::peer_rejected);
   EXPECT_EQ(co_await code_of(connect(address)), std::errc::connection_refused);
-}
-
-TEST_F_LISTENING(shm_set_up, ends_in_time_where_nobody_accepts) {
-  const std::string address(listener->address());
-  const auto both = co_await when_all(failure_of(connect(address)), run_out_of_time());
-  EXPECT_EQ(std::get<0>(both)->code(), errc::timed_out);
-  EXPECT_TRUE(contains(std::get<0>(both), "wait for the answer"));
-  // It has gone, as whoever accepts it finds out.
-  EXPECT_EQ(co_await code_of(accept(*listener)), errc::peer_vanished);
 }
 
 TEST_F(shm_set_up, stopped_at_any_turn_leaves_nothing_behind) {
@@ -247,38 +215,6 @@ TEST_F_TASK(shm_set_up, destroyed_while_its_peer_is_silent_closes_the_socket) {
     co_await raw.receive_to_the_end();
   }
   co_await expect_service(*listener);
-}
-
-TEST_F_LISTENING(shm_set_up, waited_for_by_several_goes_to_one_and_a_stop_loses_none) {
-  for (int i = 0; i < 3; ++i) EXPECT_EQ(co_await code_of(with_timeout(1ms, listener->next())), errc::timed_out);
-  const std::string address(listener->address());
-  const auto all = co_await when_all(accept(*listener), accept(*listener), connect(address), connect(address));
-  EXPECT_TRUE(std::get<0>(all) != nullptr && std::get<1>(all) != nullptr);
-}
-
-TEST_F_LISTENING(shm_set_up, is_accepted_on_another_executor) {
-  const auto hand_over = [&]() -> task<> {
-    auto request = co_await listener->next();
-    const auto serve = [&]() -> task<> {
-      const net::set_up_options options = how();
-      const auto link = co_await request->accept(options);
-    };
-    const auto on_another = [&] {
-      executor there;
-      there.run(serve());
-    };
-    co_await offload(on_another);  // the other end needs this executor
-  };
-  co_await when_all(connect(std::string(listener->address())), hand_over());
-}
-
-TEST_F_LISTENING(shm_set_up, is_over_for_who_waits_once_another_thread_closes_the_listener) {
-  std::thread other([&] {
-    std::this_thread::sleep_for(20ms);
-    listener->close();
-  });
-  EXPECT_EQ(co_await listener->next(), nullptr);
-  other.join();
 }
 
 // ---- where to listen

@@ -228,16 +228,6 @@ TEST_F_LENT(direct_memory, leaves_others_their_turns_in_the_middle_of_a_long_lis
   co_await ours.release();
 }
 
-TEST_F_LENT(direct_memory, is_atomic_with_what_its_owner_does) {
-  auto& word = *reinterpret_cast<std::uint64_t*>(region.data() + 16);
-  std::thread local([&word] {
-    for (int i = 0; i < 20'000; ++i) std::atomic_ref(word).fetch_add(1);
-  });
-  for (int i = 0; i < 20'000; ++i) co_await both.client.fetch_add(region.remote().slice(16, 8), 1);
-  local.join();
-  EXPECT_EQ(word, 40'000u);
-}
-
 TEST_F_TASK(direct_memory, can_be_lent_to_one_peer_alone_and_to_several) {
   auto region = co_await lend(device(), 2 * page, usage::bind_window);
   std::vector<pair> all;
