@@ -101,14 +101,28 @@ TEST(fabric_fences, that_were_not_asked_for_end_the_connection) {
   with_raw_peer(provider, liar, script);
 }
 
-TEST(fabric_fences, are_answered_once_the_accesses_by_a_key_have_ended) {
-  constexpr std::uint64_t used = 77;
-  constexpr std::uint64_t unused = 78;
+constexpr std::uint64_t used = 77;  // a key of the peer's
+
+// Runs `peer(self, library)` against an end that has written by that key, and has not heard of the completion.
+template <class Peer>
+void with_a_late_completion(Peer peer) {
   shim_library library;
   net::device device = net::device::open(net::fabric::open_transport(provider, library));
   library.lose_requests();
-  const auto peer = [&](const raw_peer& self) {
+  const auto wait_for_the_write = [&](const raw_peer& self) {
     while (library.lost() == 0) std::this_thread::yield();
+    peer(self, library);
+  };
+  with_raw_peer(device, provider, wait_for_the_write, [&](net::connection& server, net::device&) -> task<> {
+    auto source = co_await device.allocate(8);
+    co_await server.write(source, mr::remote_slice(used, 0, 8, mr::usage::write_dst));
+    server.abort();
+  });
+}
+
+TEST(fabric_fences, are_answered_once_the_accesses_by_a_key_have_ended) {
+  with_a_late_completion([](const raw_peer& self, shim_library& library) {
+    constexpr std::uint64_t unused = 78;
     self.say({.kind = control_record::fences, .key = unused});
     const auto none = self.hear(control_record::fenced);
     EXPECT_TRUE(none && none->key == unused && none->reason == control_record::none_under_way);
@@ -118,21 +132,11 @@ TEST(fabric_fences, are_answered_once_the_accesses_by_a_key_have_ended) {
     library.find_lost_requests();
     const auto last = self.hear(control_record::fenced);
     EXPECT_TRUE(last && last->key == used && last->reason == control_record::none_under_way);
-  };
-  with_raw_peer(device, provider, peer, [&](net::connection& server, net::device&) -> task<> {
-    auto source = co_await device.allocate(8);
-    co_await server.write(source, mr::remote_slice(used, 0, 8, mr::usage::write_dst));
-    server.abort();
   });
 }
 
 TEST(fabric_fences, do_not_turn_an_access_whose_completion_is_late_into_a_refused_one) {
-  constexpr std::uint64_t used = 77;
-  shim_library library;
-  net::device device = net::device::open(net::fabric::open_transport(provider, library));
-  library.lose_requests();
-  const auto peer = [&](const raw_peer& self) {
-    while (library.lost() == 0) std::this_thread::yield();
+  with_a_late_completion([](const raw_peer& self, shim_library& library) {
     self.say({.kind = control_record::fences, .key = used});
     unsigned answers = 0;
     for (auto next = self.hear(); next; next = self.hear()) {
@@ -142,11 +146,6 @@ TEST(fabric_fences, do_not_turn_an_access_whose_completion_is_late_into_a_refuse
       self.say({.kind = control_record::answers, .reason = control_record::revoking, .key = used});
     }
     EXPECT_GE(answers, 2u);
-  };
-  with_raw_peer(device, provider, peer, [&](net::connection& server, net::device&) -> task<> {
-    auto source = co_await device.allocate(8);
-    co_await server.write(source, mr::remote_slice(used, 0, 8, mr::usage::write_dst));
-    server.abort();
   });
 }
 

@@ -170,44 +170,6 @@ bool fail_call(int which) {
   return false;
 }
 
-// A device that does not let go of a window, as one may that is broken.
-class clinging_device final : public rdma_calls {
- public:
-  int dealloc_mw(ibv_mw* window) noexcept override {
-    return refusals_ > 0 && refusals_-- > 0 ? -EBUSY : rdma_calls::dealloc_mw(window);
-  }
-  void refuse_once() noexcept { refusals_ = 1; }
-
- private:
-  std::atomic<int> refusals_{0};
-};
-
-TEST_F(verbs_faults, a_window_that_the_device_does_not_let_go_of_ends_its_connection) {
-  clinging_device libraries;
-  net::device home = net::device::open(open_transport(device_name, libraries));
-  const auto take_back_what_the_device_keeps = [&](connection& peer) -> task<> {
-    auto memory = co_await home.pool().allocate(64);
-    auto open = co_await peer.expose(std::move(memory), open_wide);
-    co_await test::tell(peer, home.pool(), open.remote());
-    static_cast<void>(co_await peer.recv_or_throw());
-    libraries.refuse_once();
-    static_cast<void>(co_await open.revoke());
-    // The connection is the only way to keep the peer out.
-    EXPECT_EQ(co_await test::code_of(peer.recv()), errc::connection_failed);
-  };
-  const auto write_to_what_was_taken_back = [&](connection& peer) -> task<> {
-    const auto there = co_await test::hear_region(peer);
-    auto memory = co_await home.pool().allocate(64);
-    co_await peer.write(memory, there);
-    co_await peer.flush(there);
-    co_await peer.send(memory);
-    EXPECT_EQ(co_await test::code_of(peer.recv()), errc::peer_vanished);
-    EXPECT_FALSE(co_await as_result(peer.write(memory, there)));
-  };
-  meet(home, home, take_back_what_the_device_keeps, write_to_what_was_taken_back, options(), options());
-  EXPECT_EQ(bytes_in_use(home), 0u);
-}
-
 // A device that tells of nothing any more, as rxe does where its network interface does not send, for as long as it
 // likes.
 class silent_device final : public rdma_calls {

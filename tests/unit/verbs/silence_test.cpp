@@ -699,24 +699,22 @@ class verbs_revocation : public verbs_silence {
     co_return made;
   }
   task<lending*> lend(rdma_link& link, mr::region& from) {
-    auto lent = std::make_unique<lending>(keys_, time_point::max());
-    const exposed_place remote = co_await open(link, from.slice());
-    EXPECT_TRUE(keys_->opened(*lent, remote.key, from.size()));
-    lent->hold(mr::region_pin(from.slice()));
-    last_key_ = static_cast<std::uint32_t>(remote.key);
-    co_return lent.release();
-  }
-  task<lending*> lend(rdma_link& link, mr::buffer own) {
-    auto lent = std::make_unique<lending>(keys_, time_point::max());
-    const exposed_place remote = co_await open(link, own.slice());
-    EXPECT_TRUE(keys_->opened(*lent, remote.key, own.size()));
-    lent->hold(std::move(own));
-    last_key_ = static_cast<std::uint32_t>(remote.key);
-    co_return lent.release();
+    return lend(link, from.slice(), mr::region_pin(from.slice()));
   }
   task<lending*> lend_buffer(rdma_link& link) {
     auto own = co_await pool_.allocate(64);
-    co_return co_await lend(link, std::move(own));
+    const mr::slice all = own.slice();
+    co_return co_await lend(link, all, std::move(own));
+  }
+  /// `held`: what keeps that memory.
+  template <class Held>
+  task<lending*> lend(rdma_link& link, mr::slice what, Held held) {
+    auto lent = std::make_unique<lending>(keys_, time_point::max());
+    const exposed_place remote = co_await open(link, what);
+    EXPECT_TRUE(keys_->opened(*lent, remote.key, what.size()));
+    lent->hold(std::move(held));
+    last_key_ = static_cast<std::uint32_t>(remote.key);
+    co_return lent.release();
   }
   /// Whether a buffer of the pool has not come back.
   [[nodiscard]] bool in_use() const { return pool_.statistics().send.in_use_bytes != 0; }
