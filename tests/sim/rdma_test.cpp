@@ -706,21 +706,6 @@ TEST_F(simulated_rdma, an_exposure_says_why_its_connection_ended_meanwhile) {
   EXPECT_GT(ended, 10);
 }
 
-TEST_F(simulated_rdma, a_fault_that_finds_nobody_disturbs_nobody) {
-  const auto harm = [&] {
-    below->break_off(client_port);
-    below->cut(client_port);
-    below->stall(client_port, 1ms);
-    below->fail_post(client_port, true);
-    below->fail_post(client_port, false);
-  };
-  harm();
-  run(close_behind, hang_up);
-  harm();
-  EXPECT_FALSE(place.disturbed(client_port));
-  EXPECT_EQ(place.faults(), 0U);
-}
-
 // What a user does who hears that the connection has ended: the window goes, and with it its memory. Whenever that is,
 // the device has let go of it before.
 TEST_F(simulated_rdma, a_window_is_taken_back_before_its_memory_however_far_the_end_has_come) {
@@ -842,10 +827,8 @@ class simulated_windows : public simulated_rdma {
   }
 };
 
-TEST_F(simulated_windows, that_are_revoked_are_bound_again_and_their_earlier_keys_open_nothing) { lend_in_turn(false); }
-
-TEST_F(simulated_windows, that_the_peer_gives_back_are_bound_again_and_their_earlier_keys_open_nothing) {
-  lend_in_turn(true);
+TEST_F(simulated_windows, that_are_revoked_or_given_back_are_bound_again_and_their_earlier_keys_open_nothing) {
+  for (const bool given_back : {false, true}) lend_in_turn(given_back);
 }
 
 // The owner knows that from elsewhere, and has not received the message yet. A device may take a second invalidation
@@ -1242,8 +1225,12 @@ class simulated_lending : public simulated_rdma {
   }
 };
 
-TEST_F(simulated_lending, is_refused_where_there_are_no_windows) {
-  EXPECT_EQ(expose(window_kind::none, true), errc::not_supported);
+TEST_F(simulated_lending, is_to_one_peer_where_there_are_windows_for_that_and_to_all_where_the_user_allows_it) {
+  for (const bool allows_all : {false, true}) {
+    EXPECT_EQ(expose(window_kind::none, allows_all), errc::not_supported);
+    EXPECT_EQ(expose(window_kind::type_1, allows_all), allows_all ? std::error_code() : errc::not_supported);
+    EXPECT_EQ(expose(window_kind::type_2a, allows_all), std::error_code());
+  }
 }
 
 // Whose owner copies for its peer through memory that it lends it, or says each time that it has none to lend.
@@ -1292,14 +1279,6 @@ TEST_F(simulated_lending, of_room_for_copies_is_answered_or_the_connection_ends_
   }
 }
 
-TEST_F(simulated_lending, is_refused_where_it_would_be_to_all_peers) {
-  EXPECT_EQ(expose(window_kind::type_1, false), errc::not_supported);
-}
-
-TEST_F(simulated_lending, is_to_all_peers_where_the_user_allows_it) {
-  EXPECT_EQ(expose(window_kind::type_1, true), std::error_code());
-}
-
 TEST_F(simulated_lending, is_allowed_by_each_device_for_itself) {
   open({.windows = window_kind::type_1}, {.allow_shared_windows = true});
   const net::device_options options{.pool = {.huge_pages = false, .system_calls = &place}};
@@ -1320,10 +1299,6 @@ TEST_F(simulated_lending, is_allowed_by_each_device_for_itself) {
     co_await when_all(serving(from), asking());
   });
   other.reset();
-}
-
-TEST_F(simulated_lending, is_to_one_peer_where_there_are_windows_for_that) {
-  EXPECT_EQ(expose(window_kind::type_2a, false), std::error_code());
 }
 
 }  // namespace
