@@ -88,14 +88,6 @@ class kv_table : public testing::Test {
   table table_{memory(), buckets};
 };
 
-TEST_F(kv_table, server_and_client_find_what_was_set_last) {
-  expect_absent("a");
-  for (const std::string_view bytes : {"first", "", "a longer one than the first"}) {
-    table_.set("a", bytes, {}, now_);
-    expect_found("a", bytes);
-  }
-}
-
 TEST_F(kv_table, keys_and_values_of_any_size_are_found_by_one_read_or_two) {
   std::map<std::string, std::string> all;
   for (const std::size_t key_bytes : {std::size_t{0}, std::size_t{1}, room_in_slot, room_in_slot + 1, longest_key}) {
@@ -177,55 +169,6 @@ TEST_F(kv_table, makes_no_sense_of_bytes_that_make_none) {
   const places where = places_of("key", buckets);
   value got;
   EXPECT_EQ(next_in(bucket(where.first), where.first + 1, "key", got), outcome::torn);
-}
-
-// One executor answers reads while another thread writes. Whatever was torn on the way is read again.
-TEST(kv_reads, while_another_thread_writes_never_yield_a_torn_value) {
-  constexpr std::uint64_t keys = 8;
-  constexpr std::uint64_t buckets = 2;
-  constexpr int enough = 3000;
-  const moment now_ = server_now();
-  auto device = net::device::open("iwarp");
-  const auto body = [&]() -> task<> {
-    auto region = co_await device.domain().register_memory(words_for(buckets), {.usage = mr::usage::read_src});
-    table data(region.bytes(), buckets);
-    for (std::uint64_t i = 0; i < keys; ++i) data.set(bench_key(i), bench_value(i, {}), {}, now_);
-    std::jthread writer([&](const std::stop_token& over) {
-      for (std::uint64_t version = 1; !over.stop_requested(); ++version) {
-        data.set(bench_key(version % keys), bench_value(version % keys, {.server = 1, .number = version}), {}, now_);
-      }
-    });
-    auto listener = co_await device.listen("127.0.0.1:0");
-    const auto accept = [&]() -> task<net::connection> {
-      auto request = co_await listener.next();
-      co_return co_await request->accept();
-    };
-    auto both = co_await when_all(device.connect(std::string(listener.address())), accept());
-    auto& reader = std::get<0>(both);
-    const auto memory = region.remote();
-    auto room = co_await device.pool().allocate(bucket_bytes);
-    int found = 0;
-    for (int i = 0; i < 100 * enough && found < enough; ++i) {
-      const std::uint64_t index = static_cast<std::uint64_t>(i) % keys;
-      const std::string key = bench_key(index);
-      const places where = places_of(key, buckets);
-      for (const std::uint64_t number : {where.first, where.second}) {
-        co_await reader.read(room, memory.slice(number * bucket_bytes, bucket_bytes));
-        value got;
-        record_place none;
-        bucket_search search(room.bytes().first<bucket_bytes>(), number, key, now_);
-        if (search.next(got, none) != outcome::found) continue;
-        EXPECT_TRUE(version_in(got.view(), index).has_value());
-        ++found;
-        break;  // both may be the same bucket
-      }
-    }
-    writer.request_stop();
-    writer.join();
-    EXPECT_EQ(found, enough);
-    co_await reader.close();
-  };
-  executor().run(body());
 }
 
 TEST(kv_protocol, requests_arrive_as_they_were_made_and_no_others) {
@@ -430,23 +373,6 @@ TEST_F(kv_text, what_cannot_be_followed_ends_the_session) {
   EXPECT_FALSE(say(std::string(100'000, 'x'), 10).goes_on);
 }
 
-TEST_F(kv_table, keys_that_are_removed_are_gone_for_the_server_and_for_clients_and_leave_room) {
-  value got;
-  for (std::uint64_t i = 0; i < 10 * buckets * slots_in_bucket; ++i) {
-    table_.set(bench_key(i), "x", {}, now_);
-    ASSERT_EQ(look(bench_key(i), got, now_), outcome::found);
-    EXPECT_EQ(table_.size(), 1u);
-    table::entry(table_, bench_key(i), now_).erase();
-    ASSERT_EQ(look(bench_key(i), got, now_), outcome::absent);
-    EXPECT_EQ(table_.size(), 0u);
-  }
-  table_.set("a", "1", {}, now_);
-  table_.set("b", "2", {}, now_);
-  clear(3);
-  EXPECT_EQ(table_.size(), 0u);
-  for (const char* key : {"a", "b"}) expect_absent(key);
-}
-
 TEST_F(kv_table, values_that_have_expired_make_room_before_those_that_have_not) {
   const std::uint64_t all = buckets * slots_in_bucket;
   for (std::uint64_t i = 0; i < 4 * all; ++i) table_.set(bench_key(i), "old", {.expires = now_ + 1}, now_);
@@ -472,13 +398,6 @@ TEST(kv_clock, a_client_never_takes_the_server_to_be_earlier_than_it_is) {
   }
   EXPECT_FALSE(bound.is_old(asked + milliseconds(59'000)));
   EXPECT_TRUE(bound.is_old(asked + milliseconds(61'000)));
-}
-
-// Peers read the table's memory, and not only what is found in it.
-TEST_F(kv_table, nothing_is_left_of_what_was_removed) {
-  table_.set("secret", "of somebody", {}, now_);
-  table::entry(table_, "secret", now_).erase();
-  EXPECT_TRUE(test::is_zero(memory()));
 }
 
 TEST_F(kv_table, nothing_is_left_of_a_longer_value_behind_a_shorter_one) {
@@ -1504,7 +1423,6 @@ class silent_client {
       left.remove_prefix(part.size());
     }
   }
-  task<> close() { co_return; }
   [[nodiscard]] static std::string_view peer() noexcept { return "here:1"; }
 
   void take_answers() { takes_.set(); }

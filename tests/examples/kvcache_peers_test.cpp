@@ -178,41 +178,6 @@ class kvcache_peers : public testing::Test {
     EXPECT_EQ((co_await hear<accepted_message>(link)).sequence, sequence);
   }
 
-  // What pushers do wherever the cache is.
-  task<> push_three(session& link) {
-    for (std::uint64_t sequence = 1; sequence != 4; ++sequence) co_await push_properly(link, sequence);
-  }
-  task<> push_a_block_of_another_sequence(session& link) {
-    const auto pages = co_await borrow(link, 1);
-    co_await push_layer(link, pages, 1, 0);
-    co_await push_layer(link, pages, 2, 1);
-    EXPECT_EQ((co_await hear<refused_message>(link)).text, "layer 1 of page 0 is wrong at byte 0");
-    co_await say(link, dropped_message{.sequence = 1});
-    co_await push_properly(link, 3);
-  }
-  /// Has each layer right when it is announced.
-  task<> change_a_layer_that_was_announced(session& link) {
-    const auto pages = co_await borrow(link, 1);
-    co_await push_layer(link, pages, 1, 0);
-    auto change = co_await device_.allocate(8);
-    std::ranges::fill(change.bytes(), std::byte{0x5a});
-    co_await link.peer().write(std::move(change), pages.slice(0, 8));
-    co_await push_layer(link, pages, 1, 1);
-    EXPECT_EQ((co_await hear<refused_message>(link)).text, "layer 0 of page 0 is wrong at byte 0");
-    co_await say(link, dropped_message{.sequence = 1});
-    co_await push_properly(link, 2);
-  }
-  task<> die_in_the_middle(std::string address) {
-    {
-      session link = co_await connect(address);
-      const auto pages = co_await borrow(link, 1);
-      co_await push_layer(link, pages, 1, 0);
-      link.peer().abort();
-    }
-    session next = co_await connect(address);
-    co_await push_properly(next, 2);
-  }
-
   weft::net::device device_;
   weft::executor loop_;
 };
@@ -224,7 +189,7 @@ class kvcache_peers : public testing::Test {
   TEST_F_SCRIPT(fixture, name, (session & link), with_session(options, WEFT_SCRIPT))
 
 TEST_F_IN_SESSION(kvcache_peers, sequences_are_accepted_one_after_the_other_over_one_connection, serving()) {
-  return push_three(link);
+  for (std::uint64_t sequence = 1; sequence != 4; ++sequence) co_await push_properly(link, sequence);
 }
 
 TEST_F_SERVED(kvcache_peers, another_version_is_turned_away, serving()) {
@@ -236,23 +201,26 @@ TEST_F_SERVED(kvcache_peers, another_version_is_turned_away, serving()) {
   co_await push_properly(link, 1);
 }
 
-TEST_F_IN_SESSION(kvcache_peers, what_does_not_fit_is_refused_in_words_and_the_next_one_works, serving()) {
-  for (const shape& of : {shape{9, 2, 4096}, shape{most_pages, 2, 4096}, shape{8, 3, 4096}, shape{8, 2, 8192},
-                          shape{1, most_layers, most_block_bytes}}) {
-    const message said = co_await ask_for(link, 5, of);
-    const auto* const refused = std::get_if<refused_message>(&said);
-    EXPECT_TRUE(refused != nullptr && refused->sequence == 5) << name_of(said);
-    EXPECT_TRUE(refused != nullptr && refused->text.find("this cache has") != std::string::npos);
-  }
-  co_await push_properly(link, 6);
-}
-
 TEST_F_IN_SESSION(kvcache_peers, a_block_with_the_contents_of_another_sequence_is_found, serving()) {
-  return push_a_block_of_another_sequence(link);
+  const auto pages = co_await borrow(link, 1);
+  co_await push_layer(link, pages, 1, 0);
+  co_await push_layer(link, pages, 2, 1);
+  EXPECT_EQ((co_await hear<refused_message>(link)).text, "layer 1 of page 0 is wrong at byte 0");
+  co_await say(link, dropped_message{.sequence = 1});
+  co_await push_properly(link, 3);
 }
 
+// It was right when it was announced.
 TEST_F_IN_SESSION(kvcache_peers, a_layer_that_is_changed_behind_its_announcement_is_found, serving()) {
-  return change_a_layer_that_was_announced(link);
+  const auto pages = co_await borrow(link, 1);
+  co_await push_layer(link, pages, 1, 0);
+  auto change = co_await device_.allocate(8);
+  std::ranges::fill(change.bytes(), std::byte{0x5a});
+  co_await link.peer().write(std::move(change), pages.slice(0, 8));
+  co_await push_layer(link, pages, 1, 1);
+  EXPECT_EQ((co_await hear<refused_message>(link)).text, "layer 0 of page 0 is wrong at byte 0");
+  co_await say(link, dropped_message{.sequence = 1});
+  co_await push_properly(link, 2);
 }
 
 TEST_F_IN_SESSION(kvcache_peers, a_layer_that_was_only_announced_is_found, serving()) {
@@ -365,10 +333,6 @@ TEST_F_SERVED(kvcache_peers, the_pages_of_another_pusher_are_not_open, serving()
   co_await push_properly(first, 3);
 }
 
-TEST_F_SERVED(kvcache_peers, a_pusher_that_dies_in_the_middle_leaves_the_pages_to_the_next_one, serving()) {
-  return die_in_the_middle(address);
-}
-
 TEST_F_SERVED(kvcache_peers, pages_are_waited_for_in_the_order_of_asking, serving()) {
   session first = co_await connect(address);
   session second = co_await connect(address);
@@ -458,30 +422,9 @@ class kvcache_peers_with_a_gpu : public kvcache_peers {
     return options;
   }
 
-  /// That the peer refuses the write of a layer.
-  task<> expect_closed(session& link, const weft::mr::remote_region& pages, std::uint64_t sequence,
-                       std::uint32_t layer) {
-    const std::error_code code = co_await weft::test::code_of(push_layer(link, pages, sequence, layer));
-    EXPECT_EQ(code, weft::errc::remote_access) << code.message();
-  }
-
   std::optional<weft::test::stand_in> control_;
   std::shared_ptr<weft::mr::memory_device> gpu_;
 };
-
-TEST_F_IN_SESSION(kvcache_peers_with_a_gpu, sequences_are_accepted_one_after_the_other_over_one_connection,
-                  serving_in_gpu()) {
-  return push_three(link);
-}
-
-TEST_F_IN_SESSION(kvcache_peers_with_a_gpu, a_block_with_the_contents_of_another_sequence_is_found, serving_in_gpu()) {
-  return push_a_block_of_another_sequence(link);
-}
-
-TEST_F_IN_SESSION(kvcache_peers_with_a_gpu, a_layer_that_is_changed_behind_its_announcement_is_found,
-                  serving_in_gpu()) {
-  return change_a_layer_that_was_announced(link);
-}
 
 TEST_F(kvcache_peers_with_a_gpu, a_word_that_is_wrong_is_found_where_it_is) {
   const auto look = [&](std::shared_ptr<weft::mr::memory_device> gpu) -> task<> {
@@ -498,52 +441,6 @@ TEST_F(kvcache_peers_with_a_gpu, a_word_that_is_wrong_is_found_where_it_is) {
     EXPECT_EQ(co_await memory->first_wrong(2 * 4096, {.page = 2}), std::nullopt);
   };
   loop_.run(look(gpu_));
-}
-
-TEST_F_IN_SESSION(kvcache_peers_with_a_gpu, an_evicted_sequence_is_closed_and_the_connection_goes_on_with_the_next_one,
-                  serving_in_gpu(1)) {
-  const auto pages = co_await borrow(link, 1);
-  co_await push_layer(link, pages, 1, 0);
-  static_cast<void>(co_await hear<evicted_message>(link));
-  co_await expect_closed(link, pages, 1, 1);
-  co_await say(link, dropped_message{.sequence = 1});
-  static_cast<void>(co_await borrow(link, 2));
-}
-
-TEST_F_SERVED(kvcache_peers_with_a_gpu, pages_that_were_accepted_are_no_longer_open, serving_in_gpu()) {
-  session first = co_await connect(address);
-  const auto old = co_await push_properly(first, 1);
-  session second = co_await connect(address);
-  const auto pages = co_await borrow(second, 2);  // the same ones
-  co_await push_layer(second, pages, 2, 0);
-  co_await expect_closed(first, old, 1, 0);
-  co_await push_layer(second, pages, 2, 1);
-  static_cast<void>(co_await hear<accepted_message>(second));
-  co_await push_properly(first, 3);
-}
-
-TEST_F_SERVED(kvcache_peers_with_a_gpu, the_pages_of_another_pusher_are_not_open, serving_in_gpu()) {
-  session first = co_await connect(address);
-  session second = co_await connect(address);
-  const auto theirs = co_await borrow(first, 1);
-  co_await expect_closed(second, theirs, 1, 0);
-  co_await push_layers(first, theirs, 1);
-  co_await push_properly(second, 2);
-}
-
-TEST_F_IN_SESSION(kvcache_peers_with_a_gpu, pages_that_nobody_writes_to_are_taken_back_at_their_deadline,
-                  with_short_loans(serving_in_gpu())) {
-  const auto pages = co_await borrow(link, 1);
-  static_cast<void>(co_await hear<evicted_message>(link));
-  co_await expect_closed(link, pages, 1, 0);
-  co_await say(link, dropped_message{.sequence = 1});
-  const message said = co_await ask_for(link, 2);
-  EXPECT_TRUE(std::holds_alternative<lent_message>(said)) << name_of(said);
-}
-
-TEST_F_SERVED(kvcache_peers_with_a_gpu, a_pusher_that_dies_in_the_middle_leaves_the_pages_to_the_next_one,
-              serving_in_gpu()) {
-  return die_in_the_middle(address);
 }
 
 TEST_F(kvcache_peers_with_a_gpu, a_gpu_of_the_pusher_that_does_not_copy_is_an_error_at_once) {

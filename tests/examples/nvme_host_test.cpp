@@ -163,16 +163,20 @@ class nvme_host_on_target : public testing::TestWithParam<way> {
   TEST_P_SCRIPT(suite, name, (host & through), with_connected_host(WEFT_SCRIPT) __VA_OPT__(;) __VA_ARGS__)
 
 TEST_P(nvme_host_on_target, discovers_the_subsystem) {
-  std::vector<discovery_entry> found;
   with_target([&](std::string address) -> task<> {
     host_options how = options(address);
     how.subsystem = discovery_nqn;
-    const auto ask = [&](host& through) -> task<> { found = co_await through.discover(); };
+    const auto ask = [&](host& through) -> task<> {
+      EXPECT_EQ(through.identity().type, controller_type::discovery);
+      EXPECT_EQ(through.identity().subsystem, discovery_nqn);
+      const auto found = co_await through.discover();
+      EXPECT_EQ(found.size(), 1U);
+      EXPECT_EQ(found.at(0).subsystem, disk_nqn);
+      EXPECT_EQ(found.at(0).address + ":" + found.at(0).service, address);
+      EXPECT_EQ(found.at(0).family, address_family::ipv4);
+    };
     co_await with_host(here_.device(), how, ask);
   });
-  ASSERT_EQ(found.size(), 1U);
-  EXPECT_EQ(found[0].subsystem, disk_nqn);
-  EXPECT_EQ(found[0].address, "127.0.0.1");
 }
 
 TEST_P_WITH_HOST(nvme_host_on_target, sees_the_controller_and_its_namespaces) {

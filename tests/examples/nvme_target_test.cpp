@@ -583,23 +583,6 @@ TEST_F_WITH_HOST(nvme_target_test, io_queues_end_with_their_admin_queue) {
 
 // ---- discovery ----
 
-TEST_F_WITH_TARGET(nvme_target_test, discovery_tells_where_the_subsystem_is) {
-  host_words who_asks;
-  who_asks.subsystem = discovery_nqn;
-  auto host = co_await connect_host(device_, address, who_asks);
-  EXPECT_EQ(co_await host.admin.status_of(identify_command(host, 1)), status::success);
-  const auto who = decode<controller_identity>(host.memory.bytes());
-  EXPECT_EQ(who.type, controller_type::discovery);
-  EXPECT_EQ(who.subsystem, discovery_nqn);
-  const command asked = log_command(host, {.page = discovery_log_page, .bytes = 2048});
-  EXPECT_EQ(co_await host.admin.status_of(asked), status::success);
-  EXPECT_EQ(decode_discovery_header(host.memory.bytes()).entries, 1U);
-  const auto found = decode<discovery_entry>(host.memory.bytes().subspan(discovery_header::bytes));
-  EXPECT_EQ(found.subsystem, disk_nqn);
-  EXPECT_EQ(found.address + ":" + found.service, address);
-  EXPECT_EQ(found.family, address_family::ipv4);
-}
-
 TEST_F_WITH_TARGET(nvme_target_test, a_discovery_controller_has_no_io_queues) {
   host_words who;
   who.subsystem = discovery_nqn;
@@ -798,27 +781,6 @@ TEST_F_WITH_HOST(nvme_target_test, more_requests_for_events_than_there_may_be_ar
 }
 
 // ---- reads and writes ----
-
-TEST_F(nvme_target_test, what_was_written_is_read_back_by_keys_and_from_capsules) {
-  with_host([&](connected_host& host) -> task<> {
-    const auto data = pattern(128 * block, 1);
-    std::ranges::copy(data, host.memory.bytes().data());
-    command writing = write_of({.first = 100, .count = 128}, host.memory.describe(data.size()));
-    EXPECT_EQ(co_await host.io[0].status_of(writing), status::success);
-
-    const auto more = pattern(32 * block, 2);  // all that a capsule takes
-    writing = write_of({.first = 228, .count = 32}, in_capsule(more.size()));
-    EXPECT_EQ(co_await host.io[0].status_of(writing, more), status::success);
-
-    command reading = read_into({.first = 100, .count = 160}, host.memory.describe(160 * block, 4096));
-    EXPECT_EQ(co_await host.io[0].status_of(reading), status::success);
-    const auto got = host.memory.bytes().subspan(4096);
-    EXPECT_TRUE(std::ranges::equal(got.first(data.size()), data));
-    EXPECT_TRUE(std::ranges::equal(got.subspan(data.size(), more.size()), more));
-  });
-  EXPECT_EQ(counted_.writes, 2U);
-  EXPECT_EQ(counted_.in_capsule, 1U);
-}
 
 TEST_F_WITH_HOST(nvme_target_test, data_in_a_capsule_may_begin_at_an_offset) {
   const auto data = pattern(2 * block, 3);

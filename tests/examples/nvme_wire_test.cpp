@@ -86,20 +86,6 @@ TEST(nvme_command, a_key_takes_no_more_than_three_bytes_of_length) {
   EXPECT_EQ(code_thrown_by([&] { encode(what, wire); }), weft::errc::out_of_range);
 }
 
-TEST(nvme_command, any_64_bytes_can_be_read_and_written_again) {
-  std::mt19937 random(1);
-  for (int round = 0; round < 10'000; ++round) {
-    std::array<std::byte, command_bytes> wire;
-    for (std::byte& each : wire) each = static_cast<std::byte>(random());
-    const command first = decode_command(wire);
-    encode(first, wire);
-    EXPECT_EQ(decode_command(wire), first);
-    static_cast<void>(fields_of<connect_fields>(first));
-    static_cast<void>(fields_of<log_fields>(first));
-    static_cast<void>(fields_of<dataset_fields>(first));
-  }
-}
-
 TEST(nvme_command, connect_has_its_fields_where_a_kernel_looks_for_them) {
   command what{.opcode = fabrics_opcode, .nsid = static_cast<std::uint32_t>(fabrics_type::connect)};
   put(what, connect_fields{.format = 0, .queue_id = 3, .queue_size = 127, .keep_alive_ms = 15000});
