@@ -170,20 +170,6 @@ TEST(rails_patience, grows_with_silence_that_was_none_and_is_forgotten) {
   EXPECT_EQ(how_long.looks(), net::rails::patience::least);
 }
 
-TEST_F_BETWEEN_ENDS(rails, a_large_transfer_goes_over_both_and_arrives_whole) {
-  const auto target = co_await spread_target(both, 16 * mebibyte);
-  auto source = co_await filled(16 * mebibyte, 5);
-  const std::uint64_t first = messages().moved;
-  const std::uint64_t second = other().moved;
-  co_await both.client.write(source, target.remote());
-  EXPECT_GT(messages().moved, first);
-  EXPECT_GT(other().moved, second);
-  EXPECT_TRUE(holds(target.memory().bytes(), 5));
-  auto copy = co_await pool().allocate(16 * mebibyte);
-  co_await both.client.read(copy, target.remote());
-  EXPECT_TRUE(holds(copy.bytes(), 5));
-}
-
 constexpr std::size_t block = std::size_t{64} << 10;
 
 // Backwards, so that no two neighbours are so at the other end.
