@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Several operations awaited as one.
+
 #include <weft/runtime/core/stop_shield.hpp>
 
 #include "peers.hpp"
@@ -27,13 +28,6 @@ TEST_P_WINDOWS(batches, end_when_all_of_their_members_have) {
 }
 
 TEST_P_BETWEEN(batches, of_nothing_end_at_once) { co_await client.batch({}); }
-
-TEST_P_BETWEEN(batches, of_one_are_that_one) {
-  auto note = co_await filled(pool(), 5, 2);
-  std::array members{client.send(std::move(note))};
-  co_await client.batch(members);
-  EXPECT_TRUE(holds((co_await server.recv_or_throw()).bytes(), 2));
-}
 
 TEST_P_WINDOWS(batches, larger_than_the_queue_go_through_it_in_order, options({.send_depth = 2})) {
   const auto there = co_await expose_zeros(server, 40);
@@ -207,23 +201,6 @@ TEST_P_WINDOWS(batches, stopped_with_borrowed_memory_end_the_connection_and_only
   EXPECT_TRUE(members[1].failure() && members[1].failure()->posted());
   co_await region.release();  // not busy: nobody uses it any more
   EXPECT_EQ(co_await code_of(client.recv()), errc::closed);
-}
-
-TEST_P_BETWEEN(batches, stopped_before_they_begin_post_nothing) {
-  auto note = co_await filled(pool(), 5, 1);
-  std::array members{client.send(note), client.send(note)};
-  const auto stopped_before = [&]() -> task<> {
-    detail::promise_base& self = co_await detail::current_promise();
-    stop_source stopped;
-    stopped.request_stop();
-    const detail::stop_shield shield(self);
-    self.set_stop_token(stopped.get_token());
-    EXPECT_TRUE(refused_with(co_await failure_of(client.batch(members)), errc::canceled));
-  };
-  attempt trying(tasks, stopped_before());
-  co_await trying.end();
-  co_await client.batch(members);
-  for (int i = 0; i < 2; ++i) static_cast<void>(co_await server.recv_or_throw());
 }
 
 std::error_code code_of_value(const net::transfer& one) {

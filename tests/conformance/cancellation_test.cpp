@@ -64,6 +64,7 @@ TEST_P_BETWEEN(cancellation, a_stopped_send_that_waited_for_credits_has_sent_not
 
 TEST_P_BETWEEN(cancellation, a_stop_before_the_operation_begins_posts_nothing) {
   auto payload = co_await filled(pool(), 8, 1);
+  std::array members{client.send(payload), client.send(payload)};
   const auto stopped_before = [&]() -> task<> {
     detail::promise_base& self = co_await detail::current_promise();
     stop_source stopped;
@@ -74,9 +75,12 @@ TEST_P_BETWEEN(cancellation, a_stop_before_the_operation_begins_posts_nothing) {
     EXPECT_TRUE(failure && failure->code() == errc::canceled && !failure->posted());
     failure = co_await failure_of(server.recv());
     EXPECT_TRUE(failed_with(failure, errc::canceled));
+    EXPECT_TRUE(refused_with(co_await failure_of(client.batch(members)), errc::canceled));
   };
   attempt trying(tasks, stopped_before());
   EXPECT_TRUE(co_await succeeds(trying));
+  co_await client.batch(members);
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(holds((co_await server.recv_or_throw()).bytes(), 1));
 }
 
 TEST_P_WINDOWS(cancellation, a_stopped_write_of_pool_memory_returns_at_once_and_keeps_the_memory_until_it_is_done) {
@@ -95,28 +99,19 @@ TEST_P_WINDOWS(cancellation, a_stopped_write_of_pool_memory_returns_at_once_and_
 
 TEST_P_WINDOWS(cancellation, a_stopped_read_into_pool_memory_returns_at_once_and_keeps_the_memory_until_it_is_done) {
   const auto there = co_await server.expose(co_await filled(pool(), long_transfer, 2), mr::usage::read_src);
-  auto sink = co_await zeroed(pool(), long_transfer);
-  attempt reading(tasks, client.read(sink, there.remote()));
-  co_await yield();
-  EXPECT_EQ(co_await code_once_stopped(reading), errc::canceled);
-  EXPECT_TRUE(reading.posted());
-  EXPECT_TRUE(sink.in_use());
-  co_await client.flush(there.remote());
-  EXPECT_FALSE(sink.in_use());
-  EXPECT_TRUE(holds(sink.bytes(), 2));
-}
-
-TEST_P_WINDOWS(cancellation, a_stopped_read_of_prepared_memory_keeps_the_pool_memory_until_it_is_done) {
-  const auto there = co_await server.expose(co_await filled(pool(), long_transfer, 2), mr::usage::read_src);
   auto prepared = client.prepare(there.remote());
-  auto sink = co_await zeroed(pool(), long_transfer);
-  attempt reading(tasks, prepared.read(sink));
-  co_await yield();
-  EXPECT_EQ(co_await code_once_stopped(reading), errc::canceled);
-  EXPECT_TRUE(reading.posted() && sink.in_use());
-  co_await client.flush(there.remote());
-  EXPECT_FALSE(sink.in_use());
-  EXPECT_TRUE(holds(sink.bytes(), 2));
+  for (const bool is_prepared : {false, true}) {
+    auto sink = co_await zeroed(pool(), long_transfer);
+    std::optional<attempt> reading;
+    is_prepared ? reading.emplace(tasks, prepared.read(sink))
+                : reading.emplace(tasks, client.read(sink, there.remote()));
+    co_await yield();
+    EXPECT_EQ(co_await code_once_stopped(*reading), errc::canceled) << is_prepared;
+    EXPECT_TRUE(reading->posted() && sink.in_use()) << is_prepared;
+    co_await client.flush(there.remote());
+    EXPECT_FALSE(sink.in_use()) << is_prepared;
+    EXPECT_TRUE(holds(sink.bytes(), 2)) << is_prepared;
+  }
 }
 
 TEST_P_BETWEEN(cancellation, a_stopped_send_of_pool_memory_may_still_arrive, options(),
@@ -134,31 +129,21 @@ TEST_P_BETWEEN(cancellation, a_stopped_send_of_pool_memory_may_still_arrive, opt
 TEST_P_WINDOWS(cancellation, a_buffer_destroyed_in_flight_returns_to_the_pool_only_after_the_completion) {
   const auto there = co_await expose_zeros(server, long_transfer);
   const std::size_t before = pool().statistics().send.in_use_bytes;
-  {
-    auto source = co_await filled(pool(), long_transfer, 4);
-    attempt writing(tasks, client.write(source, there.remote()));
-    co_await yield();
-    writing.stop();
-    co_await writing.end();
+  for (const bool is_given : {false, true}) {
+    const unsigned pattern = is_given ? 5 : 4;
+    {
+      auto source = co_await filled(pool(), long_transfer, pattern);
+      auto write = is_given ? client.write(std::move(source), there.remote()) : client.write(source, there.remote());
+      attempt writing(tasks, std::move(write));
+      co_await yield();
+      writing.stop();
+      co_await writing.end();
+    }
+    EXPECT_GE(pool().statistics().send.in_use_bytes, before + long_transfer) << is_given;
+    co_await client.flush(there.remote());
+    EXPECT_EQ(pool().statistics().send.in_use_bytes, before) << is_given;
+    EXPECT_TRUE(holds(there.memory().bytes(), pattern)) << is_given;
   }
-  EXPECT_GE(pool().statistics().send.in_use_bytes, before + long_transfer);
-  co_await client.flush(there.remote());
-  EXPECT_EQ(pool().statistics().send.in_use_bytes, before);
-  EXPECT_TRUE(holds(there.memory().bytes(), 4));
-}
-
-TEST_P_WINDOWS(cancellation, a_buffer_given_to_a_stopped_write_returns_to_the_pool_only_after_the_completion) {
-  const auto there = co_await expose_zeros(server, long_transfer);
-  const std::size_t before = pool().statistics().send.in_use_bytes;
-  auto source = co_await filled(pool(), long_transfer, 5);
-  attempt writing(tasks, client.write(std::move(source), there.remote()));
-  co_await yield();
-  writing.stop();
-  co_await writing.end();
-  EXPECT_GE(pool().statistics().send.in_use_bytes, before + long_transfer);
-  co_await client.flush(there.remote());
-  EXPECT_EQ(pool().statistics().send.in_use_bytes, before);
-  EXPECT_TRUE(holds(there.memory().bytes(), 5));
 }
 
 TEST_P_WINDOWS(cancellation, stopping_a_write_of_borrowed_memory_ends_the_connection_and_only_then_returns) {

@@ -113,17 +113,6 @@ TEST_P(closing, is_outlived_by_tasks_that_wait_for_memory_to_send_bytes_and_by_t
   run(script);
 }
 
-TEST_P_BETWEEN(closing, lets_every_message_before_it_through) {
-  for (unsigned i = 0; i < 10; ++i) co_await client.send(co_await filled(pool(), 100, i));
-  attempt closing_it(tasks, client.close());
-  co_await closing_it.end();
-  for (unsigned i = 0; i < 10; ++i) {
-    const auto message = co_await server.recv();
-    EXPECT_TRUE(message && holds(message->bytes(), i)) << i;
-  }
-  EXPECT_FALSE(co_await server.recv());
-}
-
 TEST_P_BETWEEN(closing, sends_what_was_posted_and_what_waits_for_credits, options(), options({.receive_depth = 2})) {
   unsigned sent = 0;
   std::vector<mr::buffer> payloads;
@@ -207,13 +196,6 @@ TEST_P_WINDOWS(closing, finishes_a_large_write_first) {
   EXPECT_TRUE(writing.succeeded() && closing_it.succeeded());
 }
 
-TEST_P_BETWEEN(closing, may_be_begun_on_both_sides_at_once) {
-  attempt a(tasks, client.close());
-  attempt b(tasks, server.close());
-  EXPECT_TRUE(co_await succeeds(a));
-  EXPECT_TRUE(co_await succeeds(b));
-}
-
 TEST_P(closing, on_both_sides_while_the_sends_of_both_wait_for_credits_needs_no_time_limit) {
   for (const auto depth : std::to_array<std::uint16_t>({1, 2, 5})) {
     const auto shallow = options({.receive_depth = depth, .close_timeout = std::chrono::hours(1)});
@@ -259,14 +241,6 @@ TEST_P_BETWEEN(closing, ends_the_peers_sends_that_wait_for_credits, options(), o
   EXPECT_EQ(co_await code_of(waiting), errc::peer_closed);
   EXPECT_FALSE(waiting.posted());
   co_await closing_it.end();
-}
-
-TEST_P_BETWEEN(closing, in_the_background_is_in_order_as_well) {
-  co_await client.send(co_await filled(pool(), 100, 1));
-  { const net::connection dropped = std::move(client); }
-  const auto message = co_await server.recv();
-  EXPECT_TRUE(message && holds(message->bytes(), 1));
-  EXPECT_FALSE(co_await server.recv());
 }
 
 TEST_P(closing, of_a_connection_that_outlives_the_run_is_waited_for) {

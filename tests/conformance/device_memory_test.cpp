@@ -116,15 +116,6 @@ TEST_P_REGIONS(device_memory, that_is_written_to_host_memory_counts_there, stage
   co_await counter.wait_for(6);
 }
 
-TEST_P_DEVICE_MEMORY(device_memory, of_the_peer_is_read_into_host_memory) {
-  for (const std::size_t bytes : some_sizes) {
-    const mr::region there = co_await on_device(bytes, 9);
-    mr::buffer sink = co_await zeroed(pool(), bytes);
-    co_await client.read(sink, there.remote());
-    EXPECT_TRUE(holds(sink.bytes(), 9)) << bytes;
-  }
-}
-
 TEST_P_DEVICE_MEMORY(device_memory, of_both_ends_is_written_and_read) {
   for (const std::size_t bytes : some_sizes) {
     const mr::region there = co_await on_device(bytes, 1);

@@ -205,17 +205,6 @@ TEST_P_BETWEEN(exposures, can_be_given_back_by_the_peer_with_a_message) {
   EXPECT_TRUE(holds(back.bytes(), 1));
 }
 
-TEST_P_BETWEEN(exposures, given_back_by_the_peer_are_closed_before_they_are_taken_back) {
-  if (!client.capabilities().invalidate) co_return;
-  const auto open = co_await expose_zeros(server, 10);
-  auto note = co_await filled(pool(), 10, 1);
-  co_await client.send(note, {.invalidate = open.remote().key()});
-  static_cast<void>(co_await server.recv_or_throw());
-  static_cast<void>(co_await failure_of(client.write(note, open.remote())));
-  EXPECT_EQ(co_await code_of(client.recv()), errc::remote_access);
-  EXPECT_TRUE(is_zero(open.memory().bytes()));
-}
-
 TEST_P_BETWEEN(exposures, are_not_given_back_by_a_key_whose_last_32_bits_are_theirs) {
   if (!client.capabilities().invalidate) co_return;
   const auto open = co_await expose_zeros(server, 10);
@@ -368,23 +357,6 @@ TEST_P_WINDOWS(exposures, that_are_empty_have_nothing_to_retire) {
   EXPECT_FALSE(co_await moved.revoke());
 }
 
-// What a program does that gives its peer a time to answer in.
-TEST_P_WINDOWS(exposures, that_are_retired_at_a_timeout_leave_the_other_operations_of_the_connection_alone) {
-  auto source = co_await filled(pool(), 1000, 1);
-  attempt other(tasks, server.recv_or_throw());
-  std::optional<mr::remote_region> there;
-  {
-    auto open = co_await expose_zeros(server, 1000);
-    there = open.remote();
-    event never;
-    EXPECT_EQ(co_await code_of(with_timeout(1ms, never.wait())), errc::timed_out);
-    open.retire();
-  }
-  co_await write_and_flush(client, source, *there);
-  co_await client.send(source);
-  EXPECT_TRUE(co_await succeeds(other));
-}
-
 // ---- lent until a time ----
 
 class exposures_until_a_time : public exposures {
@@ -492,17 +464,6 @@ TEST_P_WINDOWS(exposures, that_somebody_waits_for_end_that_wait_when_they_are_le
     EXPECT_TRUE(co_await succeeds(one));
     EXPECT_TRUE(co_await succeeds(other));
   }
-}
-
-TEST_P_WINDOWS(exposures_until_a_time, that_are_retired_come_home_then) {
-  const std::size_t before = pool().statistics().send.in_use_bytes;
-  auto open = co_await expose_zeros(server, 1000, open_wide, {.until = soon()});
-  open.retire();
-  EXPECT_EQ(server.statistics().retired, 1u);
-  pass_a_while();
-  while (server.statistics().retired != 0) co_await sleep_for(1ms);
-  EXPECT_EQ(server.statistics().retired_bytes, 0u);
-  co_await until_lent_buffers_return(before);
 }
 
 // Each is let go in one of several ways about when its time comes.

@@ -78,20 +78,6 @@ TEST_P_WINDOWS(lists, write_each_of_their_elements) {
   }
 }
 
-TEST_P_WINDOWS(lists, of_blocks_put_each_where_it_belongs) {
-  constexpr std::uint32_t count = 300;
-  const auto there = co_await expose_zeros(server, (count + 1) * block);
-  auto source = co_await numbered(count);
-  const auto pairs = random_pairs(count);
-  const net::block_list all{.local = source.slice(), .remote = there.remote(), .block_bytes = block, .blocks = pairs};
-  co_await client.write(all);
-  co_await client.flush(there.remote());
-  for (const net::block_pair& each : pairs) {
-    EXPECT_TRUE(is_block(there.memory().bytes(), each.remote, each.local)) << each.local << " to " << each.remote;
-  }
-  EXPECT_TRUE(is_zero(there.memory().bytes().subspan(count * block)));
-}
-
 // One layer of each page, say: every other block here, and every third one there.
 TEST_P_WINDOWS(lists, of_blocks_keep_the_stride_of_either_end) {
   constexpr std::uint32_t count = 10;

@@ -66,19 +66,6 @@ TEST_P_BETWEEN(messages, too_large_for_the_peer_are_refused_before_they_are_post
   EXPECT_TRUE(message.size() == 100 && holds(message.bytes(), 2));
 }
 
-TEST_P_BETWEEN(messages, arrive_in_the_order_of_their_sends) {
-  constexpr unsigned count = 500;
-  const auto send_all = [&]() -> task<> {
-    for (unsigned i = 0; i < count; ++i) co_await client.send(co_await filled(pool(), i % 97, i));
-  };
-  attempt sending(tasks, send_all());
-  for (unsigned i = 0; i < count; ++i) {
-    const auto message = co_await server.recv_or_throw();
-    EXPECT_TRUE(message.size() == i % 97 && holds(message.bytes(), i)) << i;
-  }
-  EXPECT_TRUE(co_await succeeds(sending));
-}
-
 TEST_P_BETWEEN(messages, posted_together_arrive_in_the_order_of_posting_and_complete_in_it) {
   std::vector<unsigned> completed;
   const auto send_one = [&](unsigned number) -> task<> {
@@ -111,17 +98,6 @@ TEST_P_BETWEEN(messages, go_both_ways_at_once) {
     co_await each->end();
     EXPECT_TRUE(each->succeeded()) << each->words();
   }
-}
-
-TEST_P_BETWEEN(messages, can_be_sent_back_without_a_copy) {
-  attempt echoing(tasks, echo(server));
-  for (unsigned i = 0; i < 100; ++i) {
-    co_await client.send(co_await filled(pool(), i, i));
-    const auto message = co_await client.recv_or_throw();
-    EXPECT_TRUE(message.size() == i && holds(message.bytes(), i));
-  }
-  co_await client.close();
-  EXPECT_TRUE(co_await succeeds(echoing));
 }
 
 TEST_P_BETWEEN(messages, a_server_may_speak_first) {

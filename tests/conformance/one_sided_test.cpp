@@ -353,13 +353,6 @@ TEST_P_WINDOWS(one_sided, scatter_lists_of_too_many_parts_of_none_or_of_another_
   EXPECT_TRUE(is_zero(there.memory().bytes()) && holds(whole.bytes(), 4));
 }
 
-TEST_P_WINDOWS(one_sided, sizes_that_differ_are_refused) {
-  const auto target = co_await expose_zeros(server, 8);
-  auto local = co_await filled(pool(), 9, 1);
-  EXPECT_EQ(co_await code_of(client.write(local, target.remote())), errc::invalid_argument);
-  EXPECT_EQ(co_await code_of(client.read(local, target.remote())), errc::invalid_argument);
-}
-
 TEST_P_WINDOWS(one_sided, local_memory_of_another_device_of_the_wrong_purpose_or_moved_from_is_refused) {
   auto other = open_device_of(GetParam());
   const auto target = co_await expose_zeros(server, 8);

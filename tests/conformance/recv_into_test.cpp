@@ -216,26 +216,5 @@ TEST_P_BETWEEN(recv_into, is_told_of_immediate_data_behind_a_write) {
   co_await writing.end();
 }
 
-TEST_P_BETWEEN(recv_into, survives_the_loss_of_the_file_behind_its_memory) {
-  constexpr std::size_t bytes = 4096;
-  const int file = ::memfd_create("pages", MFD_CLOEXEC);
-  EXPECT_EQ(::ftruncate(file, bytes), 0);
-  void* const place = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-  const std::span<std::byte> range(static_cast<std::byte*>(place), bytes);
-  auto region = co_await device().domain().register_memory(range, {.usage = mr::usage::recv});
-  const auto whole = region.slice();
-  co_await client.send(co_await filled(pool(), 64, 1));
-  EXPECT_TRUE((co_await server.recv_into(whole)).has_value());
-  EXPECT_TRUE(holds(range.first(64), 1));
-
-  EXPECT_EQ(::ftruncate(file, 0), 0);
-  co_await client.send(co_await filled(pool(), 64, 2));
-  EXPECT_TRUE(failed_with(co_await failure_of(server.recv_into(whole)), errc::invalid_argument, "has become shorter"));
-  EXPECT_TRUE(holds((co_await server.recv_or_throw()).bytes(), 2));
-  co_await region.release();
-  ::munmap(place, bytes);
-  ::close(file);
-}
-
 }  // namespace
 }  // namespace weft::test

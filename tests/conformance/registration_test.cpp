@@ -363,5 +363,19 @@ TEST_P(registrations, survive_the_loss_of_their_file) {
   attempt(write);
 }
 
+TEST_P_BETWEEN(registrations, that_are_received_into_survive_the_loss_of_their_file) {
+  const file_pages pages(4096);
+  mr::region region = co_await device().domain().register_memory(pages.memory(), {.usage = mr::usage::recv});
+  const auto whole = region.slice();
+  co_await client.send(co_await filled(pool(), 64, 1));
+  EXPECT_TRUE((co_await server.recv_into(whole)).has_value());
+  EXPECT_TRUE(holds(pages.memory().first(64), 1));
+  pages.cut_off();
+  co_await client.send(co_await filled(pool(), 64, 2));
+  EXPECT_TRUE(failed_with(co_await failure_of(server.recv_into(whole)), errc::invalid_argument, "has become shorter"));
+  EXPECT_TRUE(holds((co_await server.recv_or_throw()).bytes(), 2));
+  co_await region.release();
+}
+
 }  // namespace
 }  // namespace weft::test

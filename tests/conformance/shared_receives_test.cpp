@@ -79,7 +79,6 @@ TEST_P_QUEUE(shared_receives, bring_each_message_to_its_connection_and_in_order,
     co_return;
   };
   co_await with_scope(on_failure::stop_siblings, exchange);
-  static_cast<void>(tasks);
 }
 
 TEST_P_QUEUE(shared_receives, take_immediate_data_and_large_messages_like_others,

@@ -171,29 +171,6 @@ TEST_P(shared_words, stored_before_one_that_a_peer_has_read_are_in_what_it_reads
   });
 }
 
-// What the peer adds, and what a thread adds, is all there.
-TEST_P(shared_words, that_a_peer_and_a_thread_add_to_are_whole_and_lose_no_step) {
-  with_memory(8, [&](net::connection& client, std::span<std::byte>, mr::remote_region) -> task<> {
-    if (!client.capabilities().atomics) co_return;
-    auto region = co_await device().domain().register_memory(std::vector<std::uint64_t>(1),
-                                                             {.usage = mr::usage::atomic_dst | mr::usage::read_src});
-    auto& word = mr::shared_word(region.bytes(), 0);
-    constexpr std::uint64_t step = 0x1'0000'0001;
-    std::atomic<std::uint64_t> added = 0;
-    {
-      const busy_thread adding([&](std::uint64_t) {
-        std::atomic_ref(word).fetch_add(step);
-        added.fetch_add(1);
-        const std::uint64_t seen = mr::load_shared(word);
-        EXPECT_EQ(seen >> 32, seen & 0xffffffff);
-      });
-      for (std::uint64_t i = 0; i < 200; ++i) static_cast<void>(co_await client.fetch_add(region.remote(), step));
-    }
-    EXPECT_EQ(mr::load_shared(word), (added + 200) * step);
-    co_await region.release();
-  });
-}
-
 TEST_P(shared_words, of_a_file_that_is_open_to_atomics_are_whole_to_a_thread_that_loads_them) {
   with_memory(8, [&](net::connection& client, std::span<std::byte>, mr::remote_region) -> task<> {
     if (!client.capabilities().atomics) co_return;

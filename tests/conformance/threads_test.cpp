@@ -82,36 +82,6 @@ TEST_P(threads, each_with_an_executor_of_its_own_share_a_device) {
   for (int i = 0; i < 4; ++i) all.emplace_back(work);
 }
 
-TEST_P_TASK(threads, a_peer_may_be_accepted_on_another_than_the_listeners) {
-  auto listener = co_await device().listen(GetParam().any_address);
-  other_thread client([&, address = std::string(listener.address())](const std::stop_token& left_early) {
-    executor there;
-    const auto root = [&]() -> task<> {
-      auto peer = co_await device().connect(address, options());
-      for (unsigned i = 0; i < 10; ++i) {
-        co_await peer.send(co_await filled(pool(), 5, i));
-        EXPECT_TRUE(holds((co_await peer.recv_or_throw()).bytes(), i));
-      }
-      co_await peer.close();
-    };
-    there.run(with_timeout(forever, root()), left_early);
-  });
-  auto request = co_await listener.next();
-  other_thread server([&](const std::stop_token& left_early) {
-    executor there;
-    const auto root = [&]() -> task<> {
-      auto peer = co_await request->accept(options());
-      co_await echo(peer);
-    };
-    there.run(with_timeout(forever, root()), left_early);
-  });
-  const auto wait = [&] {
-    client.join();
-    server.join();
-  };
-  co_await offload(wait);
-}
-
 TEST_P(threads, requests_may_be_handed_from_the_listeners_executor_to_others) {
   constexpr unsigned workers = 2;
   constexpr unsigned peers_each = 5;
@@ -288,15 +258,18 @@ TEST_P_WINDOWS_TASK(threads, what_a_peer_may_use_is_taken_from_it_wherever_it_is
   }
 }
 
-TEST_P(threads, what_a_peer_may_use_can_be_destroyed_anywhere_after_its_executor) {
+TEST_P(threads, what_a_peer_may_use_can_be_destroyed_or_retired_anywhere_after_its_executor) {
   if (!has_windows()) GTEST_SKIP() << no_windows;
-  std::vector<net::exposure> kept;
-  run([&]() -> task<> {
-    auto ends = co_await connect_pair();
-    kept.push_back(co_await expose_zeros(ends.server, 100, mr::usage::write_dst));
-  });
-  open_executor({});
-  std::thread([&] { kept.clear(); }).join();
+  for (const bool retires : {false, true}) {
+    std::vector<net::exposure> kept;
+    run([&]() -> task<> {
+      auto ends = co_await connect_pair();
+      kept.push_back(co_await expose_zeros(ends.server, 100, mr::usage::write_dst));
+    });
+    open_executor({});
+    std::thread([&] { retires ? kept.front().retire() : kept.clear(); }).join();
+    EXPECT_EQ(pool().statistics().send.in_use_bytes, 0u);
+  }
 }
 
 TEST_P_WINDOWS_TASK(threads, what_a_peer_may_use_is_left_to_its_connection_wherever_it_is_retired) {
@@ -316,18 +289,6 @@ TEST_P_WINDOWS_TASK(threads, what_a_peer_may_use_is_left_to_its_connection_where
   EXPECT_EQ(ends.server.statistics().retired, 0u);
   source = mr::buffer();
   co_await until_lent_buffers_return(0);
-}
-
-TEST_P(threads, what_a_peer_may_use_can_be_retired_anywhere_after_its_executor) {
-  if (!has_windows()) GTEST_SKIP() << no_windows;
-  std::vector<net::exposure> kept;
-  run([&]() -> task<> {
-    auto ends = co_await connect_pair();
-    kept.push_back(co_await expose_zeros(ends.server, 100, mr::usage::write_dst));
-  });
-  open_executor({});
-  std::thread([&] { kept.front().retire(); }).join();
-  EXPECT_EQ(pool().statistics().send.in_use_bytes, 0u);
 }
 
 TEST_P_WINDOWS(threads, a_connections_own_calls_from_another_are_refused) {

@@ -189,21 +189,5 @@ TEST_P_BETWEEN(sentences, of_what_is_too_large_blame_neither_the_memory_nor_the_
   EXPECT_EQ(times("outside the registered memory", refused ? refused->what() : ""), 0u) << refused->what();
 }
 
-TEST_P_WINDOWS(sentences, of_an_access_that_was_refused_say_so_once) {
-  auto open = co_await expose_zeros(server, 10);
-  const mr::remote_region stale = open.remote();
-  static_cast<void>(co_await open.revoke());
-  auto sink = co_await pool().allocate(10);
-  const auto read = co_await failure_of(client.read(sink, stale));
-  EXPECT_EQ(times("the peer refused the access", read ? read->what() : ""), 1u) << read->what();
-}
-
-TEST_P_TASK(sentences, of_an_address_with_a_scheme_do_not_take_it_for_ipv6) {
-  const auto failure = co_await failure_of(device().connect("tcp://127.0.0.1:7471"));
-  EXPECT_TRUE(failed_with(failure, errc::invalid_address));
-  EXPECT_EQ(times("brackets", failure ? failure->what() : ""), 0u) << failure->what();
-  EXPECT_EQ(times("scheme", failure ? failure->what() : ""), 1u) << failure->what();
-}
-
 }  // namespace
 }  // namespace weft::test

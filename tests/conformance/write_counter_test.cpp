@@ -127,12 +127,7 @@ TEST_P_TASK(write_counters, know_all_when_the_peer_has_closed) {
     EXPECT_EQ(second.value(), 30u);
     co_await ends.server.close();
   };
-  const auto both = [&](scope& all) -> task<> {
-    all.spawn(finish());
-    all.spawn(receive());
-    co_return;
-  };
-  co_await with_scope(on_failure::stop_siblings, both);
+  co_await when_all(finish(), receive());
 }
 
 TEST_P_BETWEEN(write_counters, are_reached_while_the_peer_sends_no_messages_that_anybody_takes,

@@ -86,7 +86,6 @@ constexpr const char* chosen =
     // They make addresses of one part, and words of one fabric; or count attempts, of which there is one over each
     // kind.
     "*set_up.both_families*:*sentences.of_set_ups/*and_iwarp:*sentences.of_set_ups/iwarp_and*:"
-    "*sentences.of_an_address_with_a_scheme*/*and_iwarp:*sentences.of_an_address_with_a_scheme*/iwarp_and*:"
     "*set_up.that_come_to_nothing*/iwarp_and*:*destruction.of_a_task_that_turns_a_peer_away*/iwarp_and*:"
     // Rails of two kinds promise what both keep, and one of them keeps more.
     "*messages.the_capabilities*/*and_iwarp:*messages.the_capabilities*/iwarp_and*";
