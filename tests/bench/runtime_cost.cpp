@@ -8,6 +8,7 @@
 #include <weft/runtime/sleep.hpp>
 #include <weft/runtime/sync/channel.hpp>
 #include <weft/runtime/sync/event.hpp>
+#include <weft/runtime/when_all.hpp>
 
 #include <liburing.h>
 
@@ -19,7 +20,6 @@
 #include <coroutine>
 
 #include "count_allocations.hpp"
-#include "kit/standard.hpp"
 
 namespace {
 
@@ -140,12 +140,7 @@ task<> receive_all(channel<std::uint64_t>& from) {
 void weft_channel(std::uint64_t count) {
   executor home(sleeping());
   channel<std::uint64_t> hop(1);
-  const auto both = [&](scope& children) -> task<> {
-    children.spawn(receive_all(hop));
-    children.spawn(send_all(hop, count));
-    co_return;
-  };
-  home.run(with_scope(on_failure::stop_siblings, both));
+  home.run(when_all(receive_all(hop), send_all(hop, count)));
 }
 
 // ---- from thread to thread and back ----
@@ -331,12 +326,7 @@ void weft_socket(std::uint64_t count) {
   const auto ends = sockets(0);
   descriptor client(ends[0], system_calls::kernel());
   descriptor server(ends[1], system_calls::kernel());
-  const auto both = [&](scope& children) -> task<> {
-    children.spawn(echo(server, count));
-    children.spawn(ask(client, count));
-    co_return;
-  };
-  home.run(with_scope(on_failure::stop_siblings, both));
+  home.run(when_all(echo(server, count), ask(client, count)));
 }
 
 void epoll_socket(std::uint64_t count) {
