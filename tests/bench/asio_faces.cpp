@@ -9,7 +9,6 @@
 #include <asio/experimental/awaitable_operators.hpp>
 
 #include "count_allocations.hpp"
-#include "kit/standard.hpp"
 
 namespace {
 

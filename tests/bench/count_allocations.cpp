@@ -5,8 +5,6 @@
 #include <cstdlib>
 #include <new>
 
-#include "kit/standard.hpp"
-
 namespace {
 
 std::atomic<std::uint64_t> count{0};

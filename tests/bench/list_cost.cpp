@@ -12,7 +12,6 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "kit/standard.hpp"
 #include "kit/tell.hpp"
 #include "sim/rdma.hpp"
 

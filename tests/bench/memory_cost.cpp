@@ -16,7 +16,6 @@
 #include <cstdlib>
 
 #include "count_allocations.hpp"
-#include "kit/standard.hpp"
 #include "memory_parts.hpp"
 
 namespace {

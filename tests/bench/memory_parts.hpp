@@ -5,10 +5,7 @@
 #include <weft/runtime/executor.hpp>
 #include <weft/runtime/system/system_calls.hpp>
 
-#include <sys/mman.h>
-
 #include "kit/address_space.hpp"
-#include "kit/standard.hpp"
 
 namespace weft::bench {
 

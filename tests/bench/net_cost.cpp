@@ -8,7 +8,6 @@
 #include <fmt/core.h>
 
 #include "count_allocations.hpp"
-#include "kit/standard.hpp"
 
 namespace {
 

@@ -6,7 +6,6 @@
 #include <deque>
 
 #include "count_allocations.hpp"
-#include "kit/standard.hpp"
 
 namespace {
 

@@ -19,7 +19,6 @@
 #include <random>
 
 #include "kit/idle_link.hpp"
-#include "kit/standard.hpp"
 #include "memory_parts.hpp"
 
 namespace {

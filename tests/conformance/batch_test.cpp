@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Several operations awaited as one.
 
-#include <weft/runtime/core/stop_shield.hpp>
-
 #include "peers.hpp"
 
 namespace weft::test {

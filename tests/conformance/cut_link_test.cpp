@@ -3,7 +3,6 @@
 #include <net/if.h>
 #include <sched.h>
 #include <sys/ioctl.h>
-#include <unistd.h>
 
 #include "peers.hpp"
 

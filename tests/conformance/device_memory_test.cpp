@@ -2,7 +2,6 @@
 // Memory that the processor must not touch, at either end of every operation.
 #include <weft/mr/cuda/driver.hpp>
 #include <weft/mr/porting/porting.hpp>
-#include <weft/weft.hpp>
 
 #include <numeric>
 #include <random>

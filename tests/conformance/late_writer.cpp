@@ -6,7 +6,6 @@
 #include <cstdio>
 
 #include "kit/buffers.hpp"
-#include "kit/standard.hpp"
 #include "kit/tell.hpp"
 
 namespace weft::test {

@@ -3,7 +3,6 @@
 #include "late_writer.hpp"
 
 #include <weft/net/iwarp/transport.hpp>
-#include <weft/net/link/transport.hpp>
 #include <weft/net/software/domain.hpp>
 #include <weft/runtime/system/system_calls.hpp>
 

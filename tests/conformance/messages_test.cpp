@@ -2,7 +2,6 @@
 // Messages: sizes, order, and what is refused before anything is posted.
 
 #include "equal_shares.hpp"
-#include "peers.hpp"
 
 namespace weft::test {
 namespace {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "peers.hpp"
 
-#include <filesystem>
 #include <fstream>
 #include <ostream>
 #include <set>

@@ -11,13 +11,9 @@
 
 #include "kit/attempt.hpp"
 #include "kit/buffers.hpp"
-#include "kit/bytes.hpp"
 #include "kit/clock.hpp"
 #include "kit/descriptors.hpp"
-#include "kit/expect_failure.hpp"
 #include "kit/other_thread.hpp"
-#include "kit/scripted_test.hpp"
-#include "kit/settle.hpp"
 #include "runtime/support.hpp"
 
 namespace weft::test {

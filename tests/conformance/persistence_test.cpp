@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Persistent flushes: what was written to a region over a file is on the storage of that file.
 #include <weft/mr/porting/refresh.hpp>
-#include <weft/mr/system/mapping.hpp>
 #include <weft/mr/system/persistence.hpp>
-
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "../sim/loose_task.hpp"
 #include "kit/disk_file.hpp"

@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Messages that are received into memory of the program's.
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include "peers.hpp"
 
 namespace weft::test {

@@ -3,9 +3,6 @@
 #include <weft/mr/cache.hpp>
 #include <weft/mr/porting/porting.hpp>
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include "kit/address_space.hpp"
 #include "peers.hpp"
 

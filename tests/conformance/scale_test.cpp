@@ -3,13 +3,11 @@
 #include <weft/net/software/domain.hpp>
 
 #include <malloc.h>
-#include <sys/resource.h>
 
 #include <cmath>
 #include <cstdio>
 
 #include "equal_shares.hpp"
-#include "peers.hpp"
 
 namespace weft::test {
 namespace {

@@ -3,10 +3,6 @@
 #include <weft/mr/cuda/driver.hpp>
 #include <weft/mr/device/copy_engine.hpp>
 #include <weft/mr/device/owner_keys.hpp>
-#include <weft/mr/memory_record.hpp>
-#include <weft/weft.hpp>
-
-#include <unistd.h>
 
 #include <latch>
 

@@ -9,7 +9,6 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "kit/standard.hpp"
 #include "sharing.hpp"
 #include "stand_in_control.hpp"
 

@@ -5,7 +5,6 @@
 
 #include <cstdio>
 
-#include "kit/standard.hpp"
 #include "sharing.hpp"
 #include "stand_in_control.hpp"
 

@@ -10,7 +10,6 @@
 #include <iterator>
 #include <type_traits>
 
-#include "kit/standard.hpp"
 #include "stand_in_world.hpp"
 
 using weft::mr::cuda::device_handle;

@@ -2,7 +2,6 @@
 // What a test says to the CUDA driver without a GPU.
 #pragma once
 
-#include "kit/standard.hpp"
 #include "stand_in.hpp"
 
 namespace weft::test {

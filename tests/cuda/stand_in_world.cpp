@@ -6,8 +6,6 @@
 
 #include <cstdlib>
 
-#include "kit/standard.hpp"
-
 namespace weft::test {
 namespace {
 

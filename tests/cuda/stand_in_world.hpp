@@ -11,7 +11,6 @@
 #include <random>
 #include <set>
 
-#include "kit/standard.hpp"
 #include "stand_in.hpp"
 
 namespace weft::test {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copies that a GPU carries out late: when they are there, and what becomes of them when something fails.
 #include <weft/mr/cuda/driver.hpp>
-#include <weft/mr/device_copy.hpp>
-#include <weft/runtime/executor.hpp>
 
 #include <dlfcn.h>
 

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <weft/mr/cuda/driver.hpp>
-#include <weft/runtime/system/descriptor.hpp>
 #include <weft/weft.hpp>
 
 #include <sys/eventfd.h>

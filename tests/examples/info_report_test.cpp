@@ -4,8 +4,6 @@
 #include <weft/net/link/transport.hpp>
 #include <weft/weft.hpp>
 
-#include <atomic>
-
 #include "kit/test.hpp"
 #include <info/mask.hpp>
 #include <info/probe.hpp>

@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <span>
-#include <string_view>
-#include <vector>
-
+#include "kit/standard.hpp"
 #include <kv/table.hpp>
 
 namespace kv::looking {

@@ -18,7 +18,6 @@
 #include <kv/protocol.hpp>
 #include <kv/resp.hpp>
 #include <kv/resp_conversation.hpp>
-#include <kv/table.hpp>
 
 namespace kv {
 namespace {

@@ -12,7 +12,6 @@
 #include "rdma.hpp"
 #include <kv/resp_client.hpp>
 #include <kv/resp_server.hpp>
-#include <kv/table.hpp>
 #include <kv/valkey.hpp>
 
 namespace kv {

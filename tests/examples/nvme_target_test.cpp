@@ -12,7 +12,6 @@
 #include "../unit/sanitized.hpp"
 #include "kit/clock.hpp"
 #include "kit/temporary_directory.hpp"
-#include "kit/test.hpp"
 #include "nvme_host.hpp"
 #include "sparse_disk.hpp"
 #include <nvme/disks.hpp>

@@ -6,7 +6,6 @@
 #include <weft/net/iwarp/rdmap.hpp>
 
 #include "input.hpp"
-#include "kit/standard.hpp"
 
 namespace {
 

@@ -6,7 +6,6 @@
 #include <deque>
 
 #include "input.hpp"
-#include "kit/standard.hpp"
 
 namespace {
 

@@ -6,10 +6,8 @@
 
 #include "../examples/kv_reader.hpp"
 #include "input.hpp"
-#include "kit/standard.hpp"
 #include <kv/protocol.hpp>
 #include <kv/resp.hpp>
-#include <kv/table.hpp>
 
 namespace {
 

@@ -3,7 +3,6 @@
 #include <weft/net/link/native_protocol.hpp>
 
 #include "input.hpp"
-#include "kit/standard.hpp"
 
 namespace {
 

@@ -4,7 +4,6 @@
 #include <weft/runtime/error.hpp>
 
 #include "input.hpp"
-#include "kit/standard.hpp"
 #include <nvme/command.hpp>
 #include <nvme/fabrics.hpp>
 #include <nvme/identify.hpp>

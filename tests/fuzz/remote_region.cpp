@@ -7,7 +7,6 @@
 #include <limits>
 
 #include "input.hpp"
-#include "kit/standard.hpp"
 
 namespace {
 

@@ -5,7 +5,6 @@
 #include <weft/net/shm/handshake.hpp>
 
 #include "input.hpp"
-#include "kit/standard.hpp"
 
 namespace {
 

@@ -7,7 +7,6 @@
 #include <weft/runtime/sync/channel.hpp>
 #include <weft/runtime/sync/event.hpp>
 
-#include <cstdint>
 #include <cstdlib>
 
 #include "kit/standard.hpp"

@@ -2,19 +2,9 @@
 // What the search for late writes (main.cpp) asks of an RDMA library.
 #pragma once
 
-#include <chrono>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <functional>
-#include <memory>
-#include <span>
-#include <stdexcept>
-#include <string>
-#include <string_view>
 #include <type_traits>
-#include <utility>
-#include <vector>
+
+#include "kit/standard.hpp"
 
 namespace late_writer {
 

@@ -6,8 +6,6 @@
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_rma.h>
 
-#include <array>
-
 #include "adapter.hpp"
 
 namespace late_writer {

@@ -10,12 +10,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <atomic>
-#include <cerrno>
 #include <csignal>
 #include <cstdio>
-#include <exception>
 #include <new>
 
 #include "adapter.hpp"

@@ -2,7 +2,6 @@
 // UCX: memory is taken back by unmapping it, by cancelling its operation, or by closing the endpoint.
 #include <ucp/api/ucp.h>
 
-#include <array>
 #include <cstdlib>
 
 #include "adapter.hpp"

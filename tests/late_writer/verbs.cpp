@@ -2,10 +2,6 @@
 // Verbs: memory is taken back by deregistering it, by stopping its queue pair, or by destroying that.
 #include <infiniband/verbs.h>
 
-#include <array>
-#include <cerrno>
-#include <optional>
-
 #include "adapter.hpp"
 
 namespace late_writer {

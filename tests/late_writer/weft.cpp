@@ -2,10 +2,6 @@
 // weft itself, among the others. `weft-conformance late-writer` asks it more, on any device.
 #include <weft/weft.hpp>
 
-#include <algorithm>
-#include <array>
-#include <optional>
-
 #include "adapter.hpp"
 
 namespace late_writer {

@@ -2,16 +2,13 @@
 #pragma once
 
 #include <weft/mr/usage.hpp>
-#include <weft/net/link/transport.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/sync/event.hpp>
 
-#include <new>
 #include <set>
 
 #include "kit/forwarding_link.hpp"
 #include "kit/forwarding_transport.hpp"
-#include "kit/standard.hpp"
 
 // A transport whose links a test may break, and that counts what goes over them.
 namespace weft::test {

@@ -12,7 +12,6 @@
 #include "kit/buffers.hpp"
 #include "kit/loopback.hpp"
 #include "kit/scripted_test.hpp"
-#include "kit/standard.hpp"
 
 namespace weft::test {
 

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <weft/net/link/transport.hpp>
 #include <weft/net/rails/control.hpp>
 
 #include <random>
 
 #include "kit/forwarding_link.hpp"
-#include "kit/standard.hpp"
 
 namespace weft::test {
 

@@ -3,7 +3,6 @@
 #include <weft/net/iwarp/transport.hpp>
 #include <weft/net/rails/transport.hpp>
 #include <weft/net/software/domain.hpp>
-#include <weft/runtime/system/system_calls.hpp>
 
 #include "conformance/peers.hpp"
 

@@ -7,7 +7,6 @@
 #include "ends.hpp"
 #include "kit/clock.hpp"
 #include "kit/expect_failure.hpp"
-#include "kit/test.hpp"
 
 namespace weft::test {
 namespace {

@@ -2,10 +2,6 @@
 // What fragments of the guide find declared.
 #pragma once
 
-#include <cstddef>
-#include <span>
-#include <string>
-
 #include "surroundings.hpp"
 
 namespace surroundings_guide {

@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "crew.hpp"
 
-#include <weft/runtime/sync/event.hpp>
-
 #include <cassert>
-
-#include "kit/standard.hpp"
 
 namespace weft::sim {
 

@@ -4,12 +4,8 @@
 #include <weft/mr/domain.hpp>
 #include <weft/net/link/transport.hpp>
 #include <weft/net/options.hpp>
-#include <weft/runtime/system/system_calls.hpp>
 
-#include "kit/standard.hpp"
 #include "run.hpp"
-#include "script.hpp"
-#include "world.hpp"
 
 namespace weft::sim {
 

@@ -3,14 +3,8 @@
 
 #include <weft/net/verbs/calls.hpp>
 #include <weft/net/verbs/device.hpp>
-#include <weft/runtime/system/clock.hpp>
-
-#include <deque>
-#include <map>
-#include <set>
 
 #include "kit/standard.hpp"
-#include "random.hpp"
 #include "world.hpp"
 
 namespace weft::sim {

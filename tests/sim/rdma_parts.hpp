@@ -5,7 +5,6 @@
 
 #include <fmt/core.h>
 
-#include "kit/standard.hpp"
 #include "rdma.hpp"
 
 namespace weft::sim {

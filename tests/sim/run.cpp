@@ -1,20 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "run.hpp"
 
-#include <weft/weft.hpp>
-
 #include <fmt/core.h>
 
 #include <bit>
 #include <csignal>
-#include <deque>
-#include <set>
 
 #include "../kit/bytes.hpp"
 #include "../kit/descriptors.hpp"
 #include "../unit/stag_of.hpp"
 #include "crew.hpp"
-#include "kit/standard.hpp"
 #include "limited.hpp"
 #include "loose_task.hpp"
 #include "medium.hpp"

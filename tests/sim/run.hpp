@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "kit/standard.hpp"
 #include "script.hpp"
 
 namespace weft::sim {

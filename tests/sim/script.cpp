@@ -3,7 +3,6 @@
 
 #include <fmt/core.h>
 
-#include "kit/standard.hpp"
 #include <nlohmann/json.hpp>
 
 namespace weft::sim {

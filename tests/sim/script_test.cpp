@@ -6,7 +6,6 @@
 #include <cstdlib>
 
 #include "kit/test.hpp"
-#include "kit/thrown.hpp"
 #include "run.hpp"
 
 namespace weft::sim {

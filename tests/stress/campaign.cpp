@@ -1,13 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "campaign.hpp"
 
-#include <weft/runtime/error.hpp>
-#include <weft/runtime/system/event_driver.hpp>
-#include <weft/runtime/system/system_calls.hpp>
-
 #include <fmt/core.h>
-
-#include <unistd.h>
 
 #include <csignal>
 #include <cstdio>
@@ -15,8 +9,6 @@
 
 #include "../unit/sanitized.hpp"
 #include "fight.hpp"
-#include "kit/standard.hpp"
-#include "script.hpp"
 #include "trial.hpp"
 
 namespace weft::stress {

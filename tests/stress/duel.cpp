@@ -1,13 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "duel.hpp"
 
-#include <weft/weft.hpp>
-
 #include <fmt/core.h>
 
 #include <fcntl.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <csignal>
@@ -16,7 +12,6 @@
 
 #include "fighter.hpp"
 #include "kit/descriptors.hpp"
-#include "kit/standard.hpp"
 #include "limited.hpp"
 #include "model.hpp"
 #include "random.hpp"

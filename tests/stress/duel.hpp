@@ -4,7 +4,6 @@
 #include <weft/runtime/system/timer.hpp>
 
 #include "child.hpp"
-#include "kit/standard.hpp"
 
 namespace weft::stress {
 

@@ -7,11 +7,9 @@
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/time.h>
-#include <unistd.h>
 
 #include <cstdio>
 
-#include "kit/standard.hpp"
 #include "opponent.hpp"
 #include <nlohmann/json.hpp>
 

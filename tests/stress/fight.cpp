@@ -4,8 +4,6 @@
 #include <fmt/core.h>
 
 #include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "fighter.hpp"
 #include "opponent.hpp"

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "duel.hpp"
-#include "kit/standard.hpp"
 
 namespace weft::stress {
 

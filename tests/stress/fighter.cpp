@@ -9,8 +9,6 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "kit/standard.hpp"
-
 namespace weft::stress {
 
 namespace {

@@ -3,12 +3,10 @@
 
 #include <sys/types.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <fstream>
 
 #include "child.hpp"
-#include "kit/standard.hpp"
 
 namespace weft::stress {
 

@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -15,11 +14,7 @@
 #include <sstream>
 
 #include "campaign.hpp"
-#include "duel.hpp"
-#include "kit/standard.hpp"
 #include "opponent.hpp"
-#include "report.hpp"
-#include "script.hpp"
 #include "shrink.hpp"
 #include "trial.hpp"
 

@@ -2,7 +2,6 @@
 #include <csignal>
 
 #include "fighter.hpp"
-#include "kit/standard.hpp"
 #include "opponent.hpp"
 
 namespace weft::stress {

@@ -1,14 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trial.hpp"
 
-#include <weft/runtime/error.hpp>
-
 #include <fmt/core.h>
 
 #include <malloc.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <csignal>
 #include <cstdio>
@@ -16,7 +12,6 @@
 #include <ctime>
 
 #include "child.hpp"
-#include "kit/standard.hpp"
 
 namespace weft::stress {
 namespace {

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "kit/standard.hpp"
 #include "run.hpp"
-#include "script.hpp"
 
 namespace weft::stress {
 

@@ -4,7 +4,6 @@
 #include <cstdlib>
 #include <new>
 
-#include "kit/standard.hpp"
 #include "sanitized.hpp"
 
 namespace {

@@ -24,7 +24,6 @@
 #include <sstream>
 
 #include "../sim/loose_task.hpp"
-#include "kit/standard.hpp"
 
 using namespace weft;
 using namespace std::chrono_literals;

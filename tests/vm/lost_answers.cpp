@@ -11,7 +11,6 @@
 
 #include <cstdio>
 
-#include "kit/standard.hpp"
 #include "kit/tell.hpp"
 
 using namespace weft;

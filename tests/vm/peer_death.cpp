@@ -11,10 +11,8 @@
 #include <unistd.h>
 
 #include <csignal>
-#include <cstdio>
 
 #include "guests.hpp"
-#include "kit/standard.hpp"
 #include "kit/tell.hpp"
 
 using namespace weft;

@@ -5,12 +5,10 @@
 
 #include <CLI/CLI.hpp>
 
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 
 #include "guests.hpp"
-#include "kit/standard.hpp"
 #include "kit/tell.hpp"
 
 using namespace weft;

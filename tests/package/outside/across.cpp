@@ -5,7 +5,6 @@
 #include <dlfcn.h>
 
 #include <cstdio>
-#include <string>
 #include <thread>
 #include <utility>
 

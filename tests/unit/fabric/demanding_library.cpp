@@ -4,8 +4,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "kit/standard.hpp"
-
 namespace weft::test {
 namespace {
 

@@ -2,9 +2,6 @@
 // Providers that ask for modes of registration: fi_mr(3).
 #pragma once
 
-#include <map>
-
-#include "kit/standard.hpp"
 #include "shim_library.hpp"
 
 namespace weft::test {

@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/link/native_protocol.hpp>
 
-#include <sys/socket.h>
-
 #include "../../sim/loose_task.hpp"
 #include "kit/buffers.hpp"
 #include "kit/clock.hpp"
 #include "kit/held_workers.hpp"
 #include "kit/settle.hpp"
 #include "peers.hpp"
-#include "shim_library.hpp"
 
 namespace weft::test {
 namespace {

@@ -4,8 +4,6 @@
 
 #include <weft/net/fabric/hello.hpp>
 #include <weft/net/fabric/transport.hpp>
-#include <weft/runtime/system/descriptor.hpp>
-#include <weft/runtime/system/system_calls.hpp>
 #include <weft/weft.hpp>
 
 #include <netinet/in.h>

@@ -5,7 +5,6 @@
 #include <weft/net/fabric/calls.hpp>
 
 #include "fabric_map.hpp"
-#include "kit/standard.hpp"
 
 namespace weft::test {
 

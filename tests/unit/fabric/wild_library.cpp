@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "wild_library.hpp"
 
-#include "kit/standard.hpp"
-
 namespace weft::test {
 namespace {
 

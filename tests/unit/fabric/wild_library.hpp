@@ -2,10 +2,8 @@
 // Providers that keep no more than their promises: order, and room.
 #pragma once
 
-#include <map>
 #include <random>
 
-#include "kit/standard.hpp"
 #include "shim_library.hpp"
 
 namespace weft::test {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/iwarp/crc32c.hpp>
-#include <weft/net/iwarp/mpa.hpp>
 
 #include "iwarp/support.hpp"
 

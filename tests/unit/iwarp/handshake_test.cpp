@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/iwarp/ddp.hpp>
 #include <weft/net/iwarp/handshake.hpp>
-#include <weft/net/iwarp/mpa.hpp>
 
 #include "iwarp/support.hpp"
 

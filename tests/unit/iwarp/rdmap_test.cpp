@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/iwarp/ddp.hpp>
-#include <weft/net/iwarp/rdmap.hpp>
 
 #include <initializer_list>
 #include <set>

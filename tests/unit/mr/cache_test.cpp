@@ -12,7 +12,6 @@
 #include "../../sim/loose_task.hpp"
 #include "kit/child.hpp"
 #include "kit/failure.hpp"
-#include "kit/scripted_test.hpp"
 #include "mr/support.hpp"
 
 namespace weft::mr {

@@ -4,9 +4,7 @@
 #include "duplicated.hpp"
 
 #include <weft/mr/porting/porting.hpp>
-#include <weft/weft.hpp>
 
-#include "kit/scripted_test.hpp"
 #include "mr/support.hpp"
 
 namespace weft::mr {

@@ -4,7 +4,6 @@
 // behind.
 #include <weft/mr/cache.hpp>
 #include <weft/mr/porting/porting.hpp>
-#include <weft/mr/shared_buffer.hpp>
 
 #include "mr/support.hpp"
 

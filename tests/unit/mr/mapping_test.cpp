@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory that other processes can map too.
 #include <weft/mr/system/mapping.hpp>
-#include <weft/runtime/error.hpp>
 
 #include <fcntl.h>
 #include <sys/stat.h>

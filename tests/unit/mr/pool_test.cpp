@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/pool/size_class.hpp>
-#include <weft/runtime/report.hpp>
 
 #include "../../sim/loose_task.hpp"
 #include "kit/bytes.hpp"
@@ -10,9 +9,7 @@
 #include "kit/held_mappings.hpp"
 #include "kit/locked_memory.hpp"
 #include "kit/report_list.hpp"
-#include "kit/scripted_test.hpp"
 #include "mr/support.hpp"
-#include "sanitized.hpp"
 
 #if defined(WEFT_TEST_ASAN)
 #include <sanitizer/asan_interface.h>

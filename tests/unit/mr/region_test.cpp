@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/porting/porting.hpp>
-#include <weft/runtime/when_all.hpp>
 
 #include "../../sim/loose_task.hpp"
 #include "kit/failure.hpp"

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/remote_ptr.hpp>
-#include <weft/mr/remote_region.hpp>
 
 #include <fmt/core.h>
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/shared_buffer.hpp>
 
-#include "kit/scripted_test.hpp"
 #include "mr/support.hpp"
 
 namespace weft::mr {

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/system/persistence.hpp>
 
-#include <atomic>
-#include <cerrno>
 #include <latch>
-#include <thread>
 
 #include "kit/test.hpp"
 

@@ -2,13 +2,11 @@
 // What the tests of registered memory share.
 #pragma once
 
-#include <weft/runtime/system/system_calls.hpp>
 #include <weft/weft.hpp>
 
 #include <linux/mman.h>
 #include <sys/mman.h>
 
-#include <filesystem>
 #include <latch>
 #include <random>
 #include <semaphore>
@@ -16,7 +14,6 @@
 
 #include "failing_calls.hpp"
 #include "kit/descriptors.hpp"
-#include "kit/standard.hpp"
 #include "kit/task_test.hpp"
 #include "kit/thrown.hpp"
 #include "sanitized.hpp"

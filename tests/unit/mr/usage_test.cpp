@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/porting/access_bits.hpp>
-#include <weft/mr/usage.hpp>
 
 #include "mr/support.hpp"
 

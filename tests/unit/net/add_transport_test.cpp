@@ -2,7 +2,6 @@
 #include <weft/net/add_transport.hpp>
 #include <weft/net/device.hpp>
 #include <weft/net/iwarp/transport.hpp>
-#include <weft/runtime/error.hpp>
 
 #include "kit/test.hpp"
 #include "kit/thrown.hpp"

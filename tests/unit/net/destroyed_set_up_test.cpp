@@ -3,7 +3,6 @@
 // memory for a moment longer; the address sanitizer sees whether they are there then.
 #include <weft/net/stream.hpp>
 
-#include "../../sim/loose_task.hpp"
 #include "net/support.hpp"
 
 namespace weft::test {

@@ -2,8 +2,6 @@
 // Handles that GCC 12 has duplicated (docs/gcc-12.md) say so, whatever has become of what stood behind them.
 #include "duplicated.hpp"
 
-#include <weft/net/stream.hpp>
-
 #include "net/support.hpp"
 
 namespace weft::test {

@@ -4,13 +4,9 @@
 #include <weft/net/device/found_transport.hpp>
 #include <weft/net/iwarp/transport.hpp>
 #include <weft/net/rails/transport.hpp>
-#include <weft/net/shared_receives.hpp>
 #include <weft/net/shm/transport.hpp>
 #include <weft/net/software/domain.hpp>
-#include <weft/net/stream.hpp>
-#include <weft/net/stream_listener.hpp>
 
-#include "../../sim/loose_task.hpp"
 #include "kit/disk_file.hpp"
 #include "kit/forwarding_transport.hpp"
 #include "net/support.hpp"

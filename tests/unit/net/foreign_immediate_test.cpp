@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Peers that are not weft and send immediate data, as RDMA devices let them: here what comes over iWARP is given some.
 #include <weft/net/iwarp/transport.hpp>
-#include <weft/net/link/transport.hpp>
 
 #include "kit/forwarding_link.hpp"
 #include "kit/forwarding_transport.hpp"

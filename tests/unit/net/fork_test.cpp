@@ -5,7 +5,6 @@
 
 #include "kit/child.hpp"
 #include "net/support.hpp"
-#include "sanitized.hpp"
 
 // The thread sanitizer lets no child of a process with threads start one.
 #ifndef WEFT_TEST_TSAN

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Peers that say what makes no sense of what they have written, and those that cannot be told.
 #include <weft/mr/porting/porting.hpp>
-#include <weft/mr/region/told_counter.hpp>
 #include <weft/mr/region/write_counter_core.hpp>
 
 #include "net/support.hpp"

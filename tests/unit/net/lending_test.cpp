@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is lent to a peer, and let go by whoever has it while the link and its executor end.
 #include <weft/net/connection/lending.hpp>
-#include <weft/runtime/executor.hpp>
 #include <weft/runtime/sleep.hpp>
 
 #include <map>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What TCP says of a connection that is lost, tcp(7): an error, told once, to whoever asks first.
 #include <weft/net/stream.hpp>
-#include <weft/net/stream_listener.hpp>
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>

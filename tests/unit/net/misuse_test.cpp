@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the handles of net say when they are used although nothing is behind them: words, never a crash without any.
 #include <weft/net/exposure.hpp>
-#include <weft/net/shared_receives.hpp>
-#include <weft/weft.hpp>
 
 #include "net/support.hpp"
 

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/link/native_protocol.hpp>
-#include <weft/runtime/error.hpp>
 
-#include "kit/test.hpp"
 #include "net/raw_peer.hpp"
 #include "runtime/support.hpp"
 

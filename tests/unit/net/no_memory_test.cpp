@@ -5,10 +5,8 @@
 #include <weft/net/iwarp/transport.hpp>
 #include <weft/net/rails/transport.hpp>
 #include <weft/net/software/domain.hpp>
-#include <weft/runtime/system/system_calls.hpp>
 #include <weft/weft.hpp>
 
-#include <new>
 #include <tuple>
 
 #include "../../rails/breakable.hpp"

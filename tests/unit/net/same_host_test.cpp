@@ -3,12 +3,9 @@
 #include <weft/mr/pool.hpp>
 #include <weft/net/device/found_transport.hpp>
 #include <weft/net/iwarp/transport.hpp>
-#include <weft/net/shared_receives.hpp>
 #include <weft/net/shm/transport.hpp>
 
 #include <netinet/in.h>
-
-#include <filesystem>
 
 #include "kit/buffers.hpp"
 #include "kit/failing_system_calls.hpp"

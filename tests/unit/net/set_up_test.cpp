@@ -7,8 +7,6 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 
-#include <deque>
-#include <filesystem>
 #include <map>
 #include <set>
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Streams over a connection and over plain TCP: the same promises.
 #include <weft/net/stream.hpp>
-#include <weft/net/stream_listener.hpp>
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>

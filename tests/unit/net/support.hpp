@@ -8,10 +8,7 @@
 
 #include "kit/clock.hpp"
 #include "kit/descriptors.hpp"
-#include "kit/expect_failure.hpp"
 #include "kit/loopback.hpp"
-#include "kit/scripted_test.hpp"
-#include "kit/settle.hpp"
 #include "kit/with_calls.hpp"
 #include "net/raw_peer.hpp"
 #include "runtime/support.hpp"

@@ -2,7 +2,6 @@
 #include <weft/runtime/asio.hpp>
 #include <weft/runtime/sync_wait.hpp>
 
-#include <asio.hpp>
 #include <asio/experimental/as_tuple.hpp>
 #include <asio/experimental/awaitable_operators.hpp>
 #include <asio/experimental/deferred.hpp>

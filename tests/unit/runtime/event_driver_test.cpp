@@ -11,7 +11,6 @@
 
 #include "kit/bytes.hpp"
 #include "kit/failing_system_calls.hpp"
-#include "kit/scripted_test.hpp"
 #include "runtime/support.hpp"
 
 namespace weft {

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/runtime/core/background.hpp>
-#include <weft/runtime/executor_group.hpp>
-#include <weft/runtime/run_on.hpp>
 #include <weft/runtime/sync_wait.hpp>
 
 #include <sched.h>

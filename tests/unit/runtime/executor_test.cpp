@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/runtime/core/background.hpp>
-#include <weft/runtime/executor.hpp>
 
 #include <sys/eventfd.h>
 #include <unistd.h>

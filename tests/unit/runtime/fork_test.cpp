@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a child of fork(2) may do with what it has copies of.
 #include <cstdlib>
-#include <semaphore>
 
 #include "kit/child.hpp"
 #include "kit/slow_loop.hpp"

@@ -8,10 +8,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <array>
-#include <cerrno>
-#include <cstddef>
-#include <string_view>
+#include "kit/standard.hpp"
 
 namespace {
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/runtime/io/file.hpp>
-#include <weft/runtime/offload.hpp>
 #include <weft/runtime/sync/apart.hpp>
 
 #include <signal.h>

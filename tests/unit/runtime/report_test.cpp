@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a program is told that no caller of its is: failures of tasks that are only reported, warnings, dumps, the end.
 #include <weft/runtime/line_limit.hpp>
-#include <weft/runtime/report.hpp>
 #include <weft/runtime/task_name.hpp>
 
 #include <unistd.h>
 
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 

@@ -3,14 +3,10 @@
 #pragma once
 
 #include <weft/runtime/as_result.hpp>
-#include <weft/runtime/executor.hpp>
 #include <weft/runtime/executor_group.hpp>
 #include <weft/runtime/io/io.hpp>
 #include <weft/runtime/offload.hpp>
-#include <weft/runtime/report.hpp>
 #include <weft/runtime/run_on.hpp>
-#include <weft/runtime/scope.hpp>
-#include <weft/runtime/sleep.hpp>
 #include <weft/runtime/sync/channel.hpp>
 #include <weft/runtime/sync/event.hpp>
 #include <weft/runtime/system/descriptor.hpp>
@@ -20,13 +16,10 @@
 
 #include <sys/socket.h>
 
-#include <source_location>
-
 #include "../../sim/loose_task.hpp"
 #include "kit/expect_failure.hpp"
 #include "kit/report_list.hpp"
 #include "kit/settle.hpp"
-#include "kit/standard.hpp"
 #include "kit/task_test.hpp"
 #include "sanitized.hpp"
 

@@ -5,7 +5,6 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 
-#include "../../sim/loose_task.hpp"
 #include "kit/attempt.hpp"
 #include "kit/child.hpp"
 #include "shm/support.hpp"

@@ -13,17 +13,11 @@
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <unistd.h>
-
-#include <filesystem>
 
 #include "kit/clock.hpp"
 #include "kit/descriptors.hpp"
-#include "kit/expect_failure.hpp"
 #include "kit/failing_system_calls.hpp"
 #include "kit/loopback.hpp"
-#include "kit/scripted_test.hpp"
-#include "kit/settle.hpp"
 #include "kit/temporary_directory.hpp"
 #include "kit/with_calls.hpp"
 #include "runtime/support.hpp"

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shm_link/confined.hpp"
 
-#include <weft/runtime/as_result.hpp>
-
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <net/if.h>
@@ -11,15 +9,8 @@
 #include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
 
 #include <charconv>
-#include <csignal>
-#include <cstdio>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 
 #include "kit/tell.hpp"
 

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Peers that the real kernel confines. Where it does not let this process do that, a test is skipped and says why.
 #include <weft/net/software/kernel_copy.hpp>
-#include <weft/runtime/as_result.hpp>
 
-#include "kit/child.hpp"
 #include "shm_link/confined.hpp"
 
 namespace weft::test {

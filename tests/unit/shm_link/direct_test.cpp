@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory that its owner has lent: peers use it by themselves, in the order of everything else, and as long as it lasts.
 #include <weft/mr/porting/refresh.hpp>
-#include <weft/mr/system/mapping.hpp>
 
 #include <future>
 #include <semaphore>

@@ -3,8 +3,6 @@
 // error, or goes on unharmed, and nothing else happens.
 #include <weft/net/link/native_protocol.hpp>
 
-#include <thread>
-
 #include "shm_link/support.hpp"
 
 namespace weft::test {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tests, or, with two arguments that name no option, a peer of one of them; with four, a confined one.
 #include "shm_link/confined.hpp"
-#include "shm_link/process.hpp"
 
 int main(int argc, char** argv) {
   if (argc == 3 && argv[1][0] != '-') return weft::test::run_role(argv[1], argv[2]);

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shm_link/process.hpp"
 
-#include <cstdio>
-#include <exception>
-
 #include "kit/tell.hpp"
 
 namespace weft::test {

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/porting/porting.hpp>
 #include <weft/net/software/domain.hpp>
-#include <weft/runtime/system/descriptor.hpp>
 
 #include <linux/magic.h>
 #include <sys/vfs.h>
-#include <unistd.h>
 
 #include "kit/address_space.hpp"
 #include "kit/expect_failure.hpp"

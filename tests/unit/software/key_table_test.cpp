@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/net/software/key_table.hpp>
-#include <weft/runtime/error.hpp>
 
 #include <limits>
 

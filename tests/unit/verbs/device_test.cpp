@@ -9,7 +9,6 @@
 #include <weft/net/verbs/domain.hpp>
 #include <weft/net/verbs/transport.hpp>
 #include <weft/net/verbs/words.hpp>
-#include <weft/weft.hpp>
 
 #include <numeric>
 
@@ -17,7 +16,6 @@
 #include "kit/forwarding_link.hpp"
 #include "kit/forwarding_transport.hpp"
 #include "kit/temporary_directory.hpp"
-#include "kit/test.hpp"
 #include "mr/support.hpp"
 #include "verbs/fake_device.hpp"
 

@@ -3,11 +3,8 @@
 #include <weft/net/verbs/executor_state.hpp>
 #include <weft/net/verbs/receive_queue.hpp>
 #include <weft/net/verbs/words.hpp>
-#include <weft/runtime/when_all.hpp>
 
 #include "kit/expect_failure.hpp"
-#include "kit/scripted_test.hpp"
-#include "kit/test.hpp"
 #include "mr/support.hpp"
 #include "verbs/fake_device.hpp"
 

@@ -2,7 +2,6 @@
 // Calls into the RDMA libraries that fail, one after another, in the whole life of a connection: no waiter is left
 // behind, no memory and no descriptor. On the Soft-RoCE device of the virtual machine (tests/vm).
 #include <weft/net/link/transport.hpp>
-#include <weft/net/shared_receives.hpp>
 #include <weft/net/verbs/transport.hpp>
 
 #include <cstdlib>

@@ -5,9 +5,6 @@
 #include <weft/mr/porting/access_bits.hpp>
 #include <weft/net/verbs/device.hpp>
 #include <weft/net/verbs/domain.hpp>
-#include <weft/runtime/error.hpp>
-
-#include <fcntl.h>
 
 #include "kit/disk_file.hpp"
 #include "kit/failure.hpp"

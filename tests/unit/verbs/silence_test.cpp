@@ -5,17 +5,12 @@
 #include <weft/net/verbs/endpoint.hpp>
 #include <weft/net/verbs/executor_state.hpp>
 #include <weft/net/verbs/rdma_link.hpp>
-#include <weft/weft.hpp>
 
 #include <initializer_list>
-#include <latch>
-#include <set>
 
 #include "../../sim/loose_task.hpp"
-#include "failing_calls.hpp"
 #include "kit/clock.hpp"
 #include "kit/held_workers.hpp"
-#include "kit/scripted_test.hpp"
 #include "kit/test.hpp"
 #include "mr/support.hpp"
 #include "verbs/fake_device.hpp"
