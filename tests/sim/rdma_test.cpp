@@ -706,6 +706,21 @@ TEST_F(simulated_rdma, an_exposure_says_why_its_connection_ended_meanwhile) {
   EXPECT_GT(ended, 10);
 }
 
+TEST_F(simulated_rdma, a_fault_that_finds_nobody_disturbs_nobody) {
+  const auto harm = [&] {
+    below->break_off(client_port);
+    below->cut(client_port);
+    below->stall(client_port, 1ms);
+    below->fail_post(client_port, true);
+    below->fail_post(client_port, false);
+  };
+  harm();
+  run(close_behind, hang_up);
+  harm();
+  EXPECT_FALSE(place.disturbed(client_port));
+  EXPECT_EQ(place.faults(), 0U);
+}
+
 // What a user does who hears that the connection has ended: the window goes, and with it its memory. Whenever that is,
 // the device has let go of it before.
 TEST_F(simulated_rdma, a_window_is_taken_back_before_its_memory_however_far_the_end_has_come) {

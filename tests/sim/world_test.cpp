@@ -19,6 +19,10 @@ class two_peers : public two_ends {
 constexpr std::uint16_t port = 20'000;
 const net::connection_options from_port{.source = "127.0.0.1:20000"};
 
+task<> echo(net::connection& peer) {
+  while (auto message = co_await peer.recv()) co_await peer.send(std::move(message->payload));
+}
+
 // Whatever is cut off: the death is noticed after dead_peer_after, and neither sooner nor never.
 TEST(simulated_world, a_link_that_is_cut_in_silence_is_noticed_in_time) {
   two_peers both;
@@ -79,6 +83,43 @@ TEST(simulated_world, a_peer_that_does_not_read_and_is_cut_off_is_noticed_in_tim
   EXPECT_EQ(receiver.sender_failed->code(), errc::peer_vanished) << receiver.sender_failed->what();
   EXPECT_GE(receiver.ended, time_point() + 1min + 10s);
   EXPECT_LE(receiver.ended, time_point() + 1min + 30s);
+}
+
+// What excuses a failure is what has been done, and not what was going to be.
+TEST(simulated_world, a_fault_that_finds_nobody_disturbs_nobody) {
+  two_peers both;
+  const auto harm = [&place = both.place] {
+    place.reset(port);
+    place.cut(port);
+    place.stall(port, 1ms);
+    place.damage(port);
+    place.fail_send(port, true, ENOBUFS);
+  };
+  harm();
+  const auto call = [&](net::connection& peer) -> task<> {
+    co_await peer.close();
+    co_await sleep_for(1s);
+    harm();
+    co_await sleep_for(1s);
+  };
+  both.run(echo, call, {}, from_port);
+  EXPECT_FALSE(both.place.disturbed(port));
+  EXPECT_EQ(both.place.faults(), 0U);
+}
+
+TEST(simulated_world, a_send_that_shall_fail_disturbs_whoever_sends) {
+  two_peers both;
+  const auto serve = [](net::connection& peer) -> task<> { static_cast<void>(co_await as_result(peer.recv())); };
+  const auto call = [&](net::connection& peer) -> task<> {
+    both.place.fail_send(port, true, ENOBUFS);
+    EXPECT_FALSE(both.place.disturbed(port));
+    mr::buffer large = co_await both.device->pool().allocate(1000);  // small ones leave after their sends
+    const auto sent = co_await as_result(peer.send(std::move(large)));
+    EXPECT_TRUE(both.place.disturbed(port));
+    EXPECT_EQ(both.place.faults(), 1U);
+  };
+  both.run(serve, call, {}, from_port);
+  EXPECT_FALSE(both.place.disturbed(port + 1));
 }
 
 }  // namespace
