@@ -407,7 +407,6 @@ ssize_t local_kernel::sendmsg(int fd, const msghdr& message) noexcept {
   if (place_.fails()) return -ENOBUFS;
   end& to = *from.peer;
   if (to.incoming.size() >= most_packets) return -EAGAIN;
-  if (lends && unsent_loans_ != 0 && place_.dice_.per_mille(unsent_loans_)) return -EAGAIN;
   item.files = files_of(message);
   if (!item.files.empty() && !from.of->has_channel) from.of->channel = item.files.front();
   if (!item.files.empty()) from.of->has_channel = true;
@@ -559,9 +558,7 @@ void* local_kernel::mmap_file(std::size_t length, int protection, int flags, int
   const std::shared_ptr<memory_file> file = find(fd).file;
   const std::shared_ptr<link> by = find(fd).came_over;
   if (by) pass_call(*by);
-  const bool is_lent = by && by->channel.lock() != file;
-  const bool is_declined = is_lent && declined_loans_ != 0 && place_.dice_.per_mille(declined_loans_);
-  if (is_declined || place_.mapping_fails()) {
+  if (place_.mapping_fails()) {
     for (const auto& one : links_) {
       if (one->channel.lock() == file) place_.disturb(one->port);
     }

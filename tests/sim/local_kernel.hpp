@@ -61,13 +61,6 @@ class local_kernel {
   /// For so long wake-ups are on their way.
   void stall(std::uint16_t port, duration how_long);
 
-  /// Shares, in thousandths, of the memory that is lent: what cannot be mapped by whoever is handed it, and what its
-  /// owner's socket has no room for.
-  void refuse_loans(std::uint64_t declined, std::uint64_t unsent) noexcept {
-    declined_loans_ = declined;
-    unsent_loans_ = unsent;
-  }
-
   /// What is open or mapped: in words, empty if there is nothing.
   [[nodiscard]] std::string leaks() const;
 
@@ -131,8 +124,6 @@ class local_kernel {
   std::vector<std::shared_ptr<link>> links_;             // that have a name
   std::map<std::string, end*> names_;                    // bound
   std::map<void*, std::shared_ptr<memory_file>> files_;  // by where they are mapped
-  std::uint64_t declined_loans_ = 0;
-  std::uint64_t unsent_loans_ = 0;
 };
 
 }  // namespace weft::sim
