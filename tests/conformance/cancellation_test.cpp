@@ -97,18 +97,20 @@ TEST_P_WINDOWS(cancellation, a_stopped_write_of_pool_memory_returns_at_once_and_
   EXPECT_TRUE(holds(there.memory().bytes(), 1));  // it took effect all the same
 }
 
-TEST_P_WINDOWS(cancellation, a_stopped_read_into_pool_memory_returns_at_once_and_keeps_the_memory_until_it_is_done) {
-  const auto there = co_await server.expose(co_await filled(pool(), long_transfer, 2), mr::usage::read_src);
-  auto prepared = client.prepare(there.remote());
+TEST_P_WINDOWS_TASK(cancellation,
+                    a_stopped_read_into_pool_memory_returns_at_once_and_keeps_the_memory_until_it_is_done) {
   for (const bool is_prepared : {false, true}) {
+    auto ends = co_await connect_pair();  // whose network is not warm, so that the read is under way
+    const auto there = co_await ends.server.expose(co_await filled(pool(), long_transfer, 2), mr::usage::read_src);
+    auto prepared = ends.client.prepare(there.remote());
     auto sink = co_await zeroed(pool(), long_transfer);
     std::optional<attempt> reading;
     is_prepared ? reading.emplace(tasks, prepared.read(sink))
-                : reading.emplace(tasks, client.read(sink, there.remote()));
+                : reading.emplace(tasks, ends.client.read(sink, there.remote()));
     co_await yield();
     EXPECT_EQ(co_await code_once_stopped(*reading), errc::canceled) << is_prepared;
     EXPECT_TRUE(reading->posted() && sink.in_use()) << is_prepared;
-    co_await client.flush(there.remote());
+    co_await ends.client.flush(there.remote());
     EXPECT_FALSE(sink.in_use()) << is_prepared;
     EXPECT_TRUE(holds(sink.bytes(), 2)) << is_prepared;
   }
@@ -126,23 +128,24 @@ TEST_P_BETWEEN(cancellation, a_stopped_send_of_pool_memory_may_still_arrive, opt
   EXPECT_TRUE(message.size() == long_transfer && holds(message.bytes(), 3));
 }
 
-TEST_P_WINDOWS(cancellation, a_buffer_destroyed_in_flight_returns_to_the_pool_only_after_the_completion) {
-  const auto there = co_await expose_zeros(server, long_transfer);
-  const std::size_t before = pool().statistics().send.in_use_bytes;
+TEST_P_WINDOWS_TASK(cancellation, a_buffer_destroyed_in_flight_returns_to_the_pool_only_after_the_completion) {
   for (const bool is_given : {false, true}) {
-    const unsigned pattern = is_given ? 5 : 4;
+    auto ends = co_await connect_pair();  // whose network is not warm, so that the write is under way
+    const auto there = co_await expose_zeros(ends.server, long_transfer);
+    const std::size_t before = pool().statistics().send.in_use_bytes;
     {
-      auto source = co_await filled(pool(), long_transfer, pattern);
-      auto write = is_given ? client.write(std::move(source), there.remote()) : client.write(source, there.remote());
+      auto source = co_await filled(pool(), long_transfer, 4);
+      auto write =
+          is_given ? ends.client.write(std::move(source), there.remote()) : ends.client.write(source, there.remote());
       attempt writing(tasks, std::move(write));
       co_await yield();
       writing.stop();
       co_await writing.end();
     }
     EXPECT_GE(pool().statistics().send.in_use_bytes, before + long_transfer) << is_given;
-    co_await client.flush(there.remote());
+    co_await ends.client.flush(there.remote());
     EXPECT_EQ(pool().statistics().send.in_use_bytes, before) << is_given;
-    EXPECT_TRUE(holds(there.memory().bytes(), pattern)) << is_given;
+    EXPECT_TRUE(holds(there.memory().bytes(), 4)) << is_given;
   }
 }
 
