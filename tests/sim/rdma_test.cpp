@@ -468,6 +468,38 @@ TEST_F(atomic_writes_of_simulated_rdma, are_the_writes_of_a_word_and_keep_their_
   for (int i = 0; i != 8; ++i) run(serve, ask, both_ends());
 }
 
+loose_task write_loosely(net::connection& peer, mr::buffer source, mr::remote_slice where) {
+  co_await peer.write(std::move(source), where);
+}
+
+TEST_F(atomic_writes_of_simulated_rdma, of_frames_that_go_at_any_turn_write_their_word_or_nothing) {
+  const auto ask = [&](net::connection& peer) -> task<> {
+    const auto there = co_await hear(peer);
+    const auto word = there.slice(0, 8);
+    const unsigned before = below->atomic_writes();
+    for (int turns = 0; turns < 20; ++turns) {
+      auto eight = co_await test::filled_with(home->pool(), 8, static_cast<std::byte>(turns + 1));
+      below->stall(client_port, 1ms);
+      const auto write_for_a_while = [&]() -> task<> {
+        const loose_task writing = write_loosely(peer, std::move(eight), word);
+        writing.start(*executor::current());
+        for (int i = 0; i < turns; ++i) co_await yield();
+        while (!writing.at_rest()) co_await yield();
+      };
+      co_await write_for_a_while();
+      const auto next = co_await test::filled_with(home->pool(), 8, std::byte{0xEE});  // maybe where the source was
+      auto back = co_await test::zeroed(home->pool(), 8);
+      co_await peer.read(back, word);
+      const std::byte found = back.bytes().front();
+      EXPECT_EQ(std::count(back.bytes().begin(), back.bytes().end(), found), 8);
+      EXPECT_LE(found, static_cast<std::byte>(turns + 1));
+    }
+    EXPECT_GT(below->atomic_writes(), before);
+    co_await peer.close();
+  };
+  run(lend(durable), ask, both_ends());
+}
+
 TEST_F(atomic_writes_of_simulated_rdma, need_the_option_and_a_device_that_has_them) {
   const auto serve = lend(durable);
   const auto ask = [&](net::connection& peer) -> task<> {
