@@ -56,7 +56,7 @@ class fences {
   /// another rail.
   void answer(const rail& about) noexcept;
 
-  // Rails that the peer has ended by an orderly close, and over which answers may still come.
+  // Rails that the peer has ended or given up, and over which answers may still come.
   void await_answers(std::size_t on, time_point until) noexcept { ours_[on].answers_until = until; }
   [[nodiscard]] bool awaits_answers_over(std::size_t on) const noexcept { return ours_[on].answers_until.has_value(); }
   [[nodiscard]] bool awaits_answers() const noexcept;
@@ -75,8 +75,8 @@ class fences {
     bool carried_messages = false;
     std::uint32_t epoch = 0;
     bool is_answered = false;
-    // Set if the peer has closed the rail in an orderly way, but may have refused requests in flight on it: their
-    // answers may come until this time.
+    // Set if the peer has closed the rail in an orderly way or has given it up, but may have refused requests in
+    // flight on it: their answers may come until this time.
     std::optional<time_point> answers_until;
   };
   // The fence that the peer asks for, and this end has to answer.

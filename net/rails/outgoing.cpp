@@ -323,6 +323,13 @@ bool outgoing::awaits_answer(const rail& over) noexcept {
   return false;
 }
 
+bool outgoing::has_atomic_out() const noexcept {
+  for (const entry* each = first_; each != nullptr && each != cursor_; each = each->next) {
+    if (each->is_atomic() && each->phase == entry::state::issued) return true;
+  }
+  return false;
+}
+
 // Completes requests that were handed over and have arrived: those before `until` or, if `number` is not 0, those that
 // the question of this number was about.
 void outgoing::arrived(const entry* until, std::uint64_t number) noexcept {

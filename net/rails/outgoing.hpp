@@ -39,6 +39,8 @@ class outgoing {
   [[nodiscard]] bool awaits_answer(const rail& over) noexcept;
   /// Whether a request is with a rail, or handed over by it and not confirmed.
   [[nodiscard]] bool waits_for_rails() const noexcept { return ordered_ != 0 || spread_ != 0; }
+  /// Whether an atomic operation is with a rail.
+  [[nodiscard]] bool has_atomic_out() const noexcept;
   /// Messages issued so far.
   [[nodiscard]] std::uint64_t messages() const noexcept { return messages_; }
 

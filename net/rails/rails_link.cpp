@@ -16,8 +16,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// The time for answers over a rail that the peer has ended by an orderly close: a refused access ends a device's
-// connection, and the notice of the end may overtake the refusal.
+// The time for answers over a rail that the peer has ended by an orderly close or has given up: a refused access ends
+// the rail, and the notice of the end may overtake the refusal.
 constexpr duration answer_time = 20ms;
 // The limit for control messages that wait for a peer which keeps asking and confirms nothing. Announcements of exposed
 // memory, one for each rail, wait with them.
@@ -268,7 +268,7 @@ void rails_link::controlled(rail* about, rail& over, const control& said) noexce
       fences_.asked(*about, over, said);
       joining_.shut(about->number(), said.epoch);
       // mutant: say that a rail is fenced
-      if (about->epoch() <= said.epoch) about->give_up("the peer has given this rail up");
+      if (about->epoch() <= said.epoch) peer_gave_up(*about);
       return fences_.answer(*about);
     case control_kind::fenced:
       if (about == nullptr || !fences_.asks(about->number(), said.epoch)) return;  // a repeated answer
@@ -300,6 +300,17 @@ void rails_link::controlled(rail* about, rail& over, const control& said) noexce
       life_.peer_finished();
       return keys_closed();
   }
+}
+
+// The peer gives up a rail over which it refuses an access as well, and asking for the fence over another rail may
+// overtake the refusal. Only the refusal tells that an atomic operation has not happened.
+void rails_link::peer_gave_up(rail& which) noexcept {
+  if (which.phase() != rail::state::up || which.parts_out() == 0 || !outgoing_.has_atomic_out()) {
+    return which.give_up("the peer has given this rail up");
+  }
+  if (fences_.awaits_answers_over(which.number())) return;
+  fences_.await_answers(which.number(), home_.now() + answer_time);
+  watch_.begin();
 }
 
 void rails_link::greeted(rail& over) noexcept {

@@ -135,6 +135,7 @@ class rails_link final : public link,
   void settle() noexcept override;
   void pump() noexcept;
   void controlled(rail* about, rail& over, const control& said) noexcept;
+  void peer_gave_up(rail& which) noexcept;
   void greeted(rail& over) noexcept;
   void peer_exposed(const control& said) noexcept;
   void peer_withdrew(const control& said) noexcept;

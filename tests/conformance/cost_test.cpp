@@ -38,12 +38,12 @@ WEFT_ON_EVERY_TRANSPORT(cost);
 
 TEST_P_WHERE(cost, no_heap_allocation_per_operation_after_warm_up, !sanitized,
              "the sanitizers have an allocator of their own") {
-  const auto answer = [&]() -> task<> {
+  const auto answers = [&]() -> task<> {
     while (auto message = co_await server.recv()) {
       co_await server.send(std::move(message->payload), {.immediate = message->immediate});
     }
   };
-  attempt answering(tasks, answer());
+  attempt answering(tasks, answers());
   const auto open =
       co_await expose_zeros(server, 100'000, mr::usage::write_dst | mr::usage::read_src | mr::usage::atomic_dst);
   auto source = co_await filled(pool(), 100'000, 1);
