@@ -19,7 +19,7 @@ from processes import Activity, Client, Server, median, print_table, run
 
 KEYS = 100_000
 AT_A_TIME = 16
-CABLE_MIB = 60  # in a second
+CABLE_MIB = 80  # in a second
 
 
 @dataclass
@@ -27,7 +27,7 @@ class Extent:
     """How much of everything: the demo takes its time, a test does not."""
 
     rounds: int = 3  # of GETs
-    round_milliseconds: int = 1000
+    round_milliseconds: int = 500
     copies: int = 5  # of the file, over each way
     file_mib: int = 0  # 0: a file of the machine's
     pulled_after: float = 0.5  # seconds after the copy has begun
