@@ -65,6 +65,59 @@ class slow_link final : public overhearing_link {
   std::vector<net::receive_work*> kept_;
 };
 
+// A link whose end by a refusal of its peer may come late to this side. One that is given up before does not hear of
+// the refusal.
+class tardy_link final : public overhearing_link {
+ public:
+  tardy_link(std::unique_ptr<net::link> bare, std::set<tardy_link*>& all, const bool& is_tardy)
+      : overhearing_link(std::move(bare)), all_(all), is_tardy_(is_tardy) {
+    all_.insert(this);
+  }
+  ~tardy_link() override { all_.erase(this); }
+
+  void abort(std::string_view why) noexcept override {
+    if (!why_) return forwarding_link::abort(why);
+    is_unheard_ = true;
+    why_ = error(errc::closed, std::string(why));
+    go_on();
+  }
+  [[nodiscard]] std::optional<net::refused_access> refusal() const noexcept override {
+    return is_unheard_ ? std::nullopt : forwarding_link::refusal();
+  }
+  // It may be destroyed by that.
+  void go_on() noexcept {
+    if (!why_) return;
+    events().ended(false, *std::exchange(why_, std::nullopt));
+    for (const auto& each : std::exchange(later_, {})) each();
+  }
+
+ private:
+  void ended(bool orderly, const error& why) noexcept override {
+    const auto what = refusal();
+    if (!is_tardy_ || !what || what->is_peers) return events().ended(orderly, why);
+    why_ = why;
+  }
+  void completed(net::work_request& work, net::work_status status) noexcept override {
+    if (!why_) return events().completed(work, status);
+    later_.emplace_back(
+        [this, &work, status] { events().completed(work, is_unheard_ ? net::work_status::flushed : status); });
+  }
+  void receive_flushed(net::receive_work& work) noexcept override {
+    if (!why_) return events().receive_flushed(work);
+    later_.emplace_back([this, &work] { events().receive_flushed(work); });
+  }
+  void closed() noexcept override {
+    if (!why_) return events().closed();
+    later_.emplace_back([this] { events().closed(); });
+  }
+
+  std::set<tardy_link*>& all_;
+  const bool& is_tardy_;
+  bool is_unheard_ = false;
+  std::optional<error> why_;  // set: it has ended, which was not said yet
+  std::vector<std::function<void()>> later_;
+};
+
 // Two ends of a connection of two rails over one listener, which stays for as long as they do.
 class rails : public two_rails {
  protected:
@@ -654,6 +707,37 @@ TEST_F(late_accesses, that_read_or_change_memory_are_known_not_to_have_happened)
       for (const auto& each : cables_) each->hides_refused_keys = false;
     });
   }
+}
+
+// Over the other rail the peer says that it gives up the one on which the refusal is.
+TEST_F(late_accesses, that_change_memory_are_known_not_to_have_happened_although_their_rail_is_given_up_before) {
+  using net::rails::control_kind;
+  std::set<tardy_link*> links;
+  bool is_tardy = true;
+  messages().covers = [&](std::unique_ptr<net::link> made) {
+    return std::make_unique<tardy_link>(std::move(made), links, is_tardy);
+  };
+  other().covers = [&](std::unique_ptr<net::link> made) {
+    return std::make_unique<overheard_link>(std::move(made), [&](const net::rails::control& said) {
+      if (said.kind != control_kind::fence || said.rail != 0) return;
+      is_tardy = false;
+      const std::set<tardy_link*> ended = links;
+      for (tardy_link* each : ended) {
+        if (links.contains(each)) each->go_on();
+      }
+    });
+  };
+  between_ends([&](ends both) -> task<> {
+    const auto target = co_await spread_target(both, mebibyte);
+    auto lent = co_await expose_zeros(both.server, 8);
+    EXPECT_EQ(co_await both.client.fetch_add(lent.remote(), 0), 0u);
+    const mr::remote_region there = lent.remote();
+    const auto back = co_await lent.revoke();
+    auto adding = both.client.fetch_add(there, 1);
+    expect_late(co_await failure_of(std::move(adding)), "taken the memory back");
+    EXPECT_FALSE(is_tardy);
+    co_await expect_alive(both, target, 1);
+  });
 }
 
 // All rails may be refused at once, and come back without resume_within.
