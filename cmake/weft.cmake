@@ -31,13 +31,15 @@ if(WEFT_SANITIZE)
   set(test_options -O0)
 endif()
 # With clang's sanitizers, which every run has, the tests are without debug information, and what is not the library is not
-# looked at for pointers that are null, misaligned or of another type: a third of the time of compiling a test. In the
-# library, types and sizes of objects are a fifth, and the address sanitizer sees what they would. GCC's, which the full
-# run has, look at everything.
+# looked at for pointers that are null, misaligned or of another type: a third of the time of compiling a test. Nor is the
+# library for types and sizes of objects, which are a fifth of its code. In the full run GCC's sanitizers look at all but
+# types, and the fuzzers' build at the library's types.
 if(WEFT_SANITIZE AND CMAKE_CXX_COMPILER_ID MATCHES Clang)
   list(APPEND test_options -g0)
   if(WEFT_SANITIZE MATCHES undefined)
-    list(APPEND library_options -fno-sanitize=object-size,vptr)
+    if(NOT WEFT_FUZZERS)
+      list(APPEND library_options -fno-sanitize=object-size,vptr)
+    endif()
     foreach(kind program example test)
       list(APPEND ${kind}_options -fno-sanitize=alignment,null,object-size,vptr)
     endforeach()
