@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // fetch_add and compare_swap on a peer's memory.
+#include <future>
+
 #include "peers.hpp"
 
 namespace weft::test {
@@ -16,9 +18,8 @@ std::uint64_t word_at(std::span<const std::byte> bytes, std::size_t offset) {
 class atomics : public peers {
  protected:
   /// Skips where the link has none.
-  template <class Script>
-  void between_atomic_peers(Script script, net::connection_options client = options(),
-                            net::connection_options server = options()) {
+  void between_atomic_peers(const test_script<net::connection&, net::connection&, scope&>& script,
+                            net::connection_options client = options(), net::connection_options server = options()) {
     bool possible = true;
     between_busy_peers(
         [&](net::connection& a, net::connection& b, scope& tasks) -> task<> {

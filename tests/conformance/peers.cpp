@@ -2,6 +2,7 @@
 #include "peers.hpp"
 
 #include <fstream>
+#include <future>
 #include <ostream>
 #include <set>
 
@@ -234,6 +235,54 @@ task<connected> peers::connect_pair(net::connection_options client, net::connect
   connected made = co_await meet(listener, client, server);
   if (GetParam().joins_later) made.listener = std::move(listener);
   co_return made;
+}
+
+void peers::run(const test_script<>& script) {
+  const auto begin = std::chrono::steady_clock::now();
+  home_->run(with_timeout(forever, script()));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, forever) << "it ended only when it was stopped";
+}
+
+void peers::between_peers(const test_script<net::connection&, net::connection&>& script, net::connection_options client,
+                          net::connection_options server) {
+  const auto body = [&]() -> task<> {
+    connected ends = co_await connect_pair(client, server);
+    co_await script(ends.client, ends.server);
+  };
+  run(body);
+}
+
+void peers::between_busy_peers(const test_script<net::connection&, net::connection&, scope&>& script,
+                               net::connection_options client, net::connection_options server) {
+  const auto body = [&](net::connection& a, net::connection& b) -> task<> {
+    const auto inner = [&](scope& tasks) -> task<> { co_await script(a, b, tasks); };
+    co_await with_scope(on_failure::stop_siblings, inner);
+  };
+  between_peers(body, client, server);
+}
+
+void peers::on_two_threads(const test_script<net::connection&>& serve, const test_script<net::connection&>& ask,
+                           net::connection_options client, net::connection_options server,
+                           const executor_options& there) {
+  std::promise<std::string> address;
+  std::future<std::string> where = address.get_future();
+  other_thread other([&, address = std::move(address)](const std::stop_token& left_early) mutable {
+    executor other_home(there);
+    const auto root = [&]() -> task<> {
+      auto listener = co_await device().listen(GetParam().any_address);
+      address.set_value(std::string(listener.address()));
+      auto peer = co_await accept_one(listener, server);
+      co_await serve(peer);
+    };
+    other_home.run(with_timeout(forever, root()), left_early);
+  });
+  const std::string target = where.get();
+  const auto root = [&]() -> task<> {
+    auto peer = co_await device().connect(target, client);
+    co_await ask(peer);
+  };
+  run(root);
+  other.join();
 }
 
 void peers::expect_nothing_left() {

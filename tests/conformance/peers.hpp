@@ -5,7 +5,6 @@
 #include <weft/net/link/transport.hpp>
 #include <weft/weft.hpp>
 
-#include <future>
 #include <iosfwd>
 #include <type_traits>
 
@@ -213,60 +212,20 @@ class peers : public testing::TestWithParam<transport_kind> {
   [[nodiscard]] task<connected> connect_pair(net::connection_options client = options(),
                                              net::connection_options server = options());
 
-  /// Runs `script()`, a coroutine.
-  template <class Script>
-  void run(Script script) {
-    const auto begin = std::chrono::steady_clock::now();
-    home_->run(with_timeout(forever, script()));
-    EXPECT_LT(std::chrono::steady_clock::now() - begin, forever) << "it ended only when it was stopped";
-  }
+  void run(const test_script<>& script);
 
-  /// Runs `script(client, server)`, a coroutine, with both ends of a connection, and closes them.
-  template <class Script>
-  void between_peers(Script script, net::connection_options client = options(),
-                     net::connection_options server = options()) {
-    const auto body = [&]() -> task<> {
-      connected ends = co_await connect_pair(client, server);
-      co_await script(ends.client, ends.server);
-    };
-    run(body);
-  }
+  /// Runs `script(client, server)` with both ends of a connection, and closes them.
+  void between_peers(const test_script<net::connection&, net::connection&>& script,
+                     net::connection_options client = options(), net::connection_options server = options());
 
   /// The same with a scope for attempts.
-  template <class Script>
-  void between_busy_peers(Script script, net::connection_options client = options(),
-                          net::connection_options server = options()) {
-    const auto body = [&](net::connection& a, net::connection& b) -> task<> {
-      const auto inner = [&](scope& tasks) -> task<> { co_await script(a, b, tasks); };
-      co_await with_scope(on_failure::stop_siblings, inner);
-    };
-    between_peers(body, client, server);
-  }
+  void between_busy_peers(const test_script<net::connection&, net::connection&, scope&>& script,
+                          net::connection_options client = options(), net::connection_options server = options());
 
   /// Runs `serve(connection)` on a thread and an executor of its own, and `ask(connection)` here.
-  template <class Serve, class Ask>
-  void on_two_threads(Serve serve, Ask ask, net::connection_options client = options(),
-                      net::connection_options server = options(), const executor_options& there = {}) {
-    std::promise<std::string> address;
-    std::future<std::string> where = address.get_future();
-    other_thread other([&, address = std::move(address)](const std::stop_token& left_early) mutable {
-      executor other_home(there);
-      const auto root = [&]() -> task<> {
-        auto listener = co_await device().listen(GetParam().any_address);
-        address.set_value(std::string(listener.address()));
-        auto peer = co_await accept_one(listener, server);
-        co_await serve(peer);
-      };
-      other_home.run(with_timeout(forever, root()), left_early);
-    });
-    const std::string target = where.get();
-    const auto root = [&]() -> task<> {
-      auto peer = co_await device().connect(target, client);
-      co_await ask(peer);
-    };
-    run(root);
-    other.join();
-  }
+  void on_two_threads(const test_script<net::connection&>& serve, const test_script<net::connection&>& ask,
+                      net::connection_options client = options(), net::connection_options server = options(),
+                      const executor_options& there = {});
 
   /// Calls `body()` on a thread without an executor, while this one goes on.
   template <class Body>

@@ -16,8 +16,7 @@ class shared_receives : public peers {
   }
 
   /// Runs `script(queue, tasks)`; without a queue where the transport has none.
-  template <class Script>
-  void with_queue(net::shared_receive_options how, Script script) {
+  void with_queue(net::shared_receive_options how, const test_script<net::shared_receives&, scope&>& script) {
     bool possible = true;
     run([&]() -> task<> {
       auto queue = co_await share_receives(how);

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Several executors, each on a thread of its own, with one device.
+#include <future>
+
 #include "kit/tell.hpp"
 #include "peers.hpp"
 

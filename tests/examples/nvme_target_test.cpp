@@ -120,8 +120,7 @@ class nvme_target_test : public testing::Test {
     co_return host;
   }
   /// Runs a target, and `body(address, listener)` beside it.
-  template <class Body>
-  void with_listener(const Body& body) {
+  void with_listener(const weft::test::test_script<std::string, net::listener&>& body) {
     if (served_.all().empty()) add_disk();
     options_.log = [this](std::string_view line) { log_.append(line).append("\n"); };
     target serving(device_, served_, options_);
@@ -142,24 +141,21 @@ class nvme_target_test : public testing::Test {
     EXPECT_EQ(now.send.in_use_bytes + now.receive.in_use_bytes, 0U);
   }
   /// The same with `body(address)`. The target must serve another host when that is over.
-  template <class Body>
-  void with_target(const Body& body) {
+  void with_target(const weft::test::test_script<std::string>& body) {
     with_listener([&](std::string address, net::listener&) -> task<> {
       co_await body(address);
       co_await check_that_it_still_serves(address);
     });
   }
   /// The same, with a host that has one I/O queue.
-  template <class Body>
-  void with_host(const Body& body) {
+  void with_host(const weft::test::test_script<connected_host&>& body) {
     with_target([&](std::string address) -> task<> {
       auto host = co_await host_with_queue(address);
       co_await body(host);
     });
   }
   /// Speaks on an I/O queue that the target then ends, while the admin queue and the target go on.
-  template <class Body>
-  void loses_its_queue(const Body& body) {
+  void loses_its_queue(const weft::test::test_script<connected_host&, raw_queue&>& body) {
     with_host([&](connected_host& host) -> task<> {
       co_await body(host, host.io[0]);
       co_await host.io[0].hear_end();

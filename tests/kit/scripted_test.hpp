@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
+
 // Tests whose body is a coroutine and a member of the fixture, run by a function of the fixture (task_test.hpp: by an
 // executor of its own). With TEST_F_TASK and TEST_P_TASK that is run(script), and a scope, `tasks`, is for what goes on
 // beside it.
@@ -22,9 +24,13 @@ int add_test_p(const char* suite, const char* name, const char* file, int line) 
   return 0;
 }
 
+/// A coroutine that is a part of a test, with these parameters. What runs it is compiled once for all tests of a
+/// source.
+template <class... Parameters>
+using test_script = std::function<task<>(Parameters...)>;
+
 /// A coroutine without parameters that runs `script(tasks)`, another one.
-template <class Script>
-auto with_tasks(Script script) {
+inline test_script<> with_tasks(const test_script<scope&>& script) {
   return [script]() -> task<> { co_await with_scope(on_failure::stop_siblings, script); };
 }
 

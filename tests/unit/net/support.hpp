@@ -86,8 +86,7 @@ class net_test : public testing::Test {
   }
 
   /// Runs `script(raw, connection)`: a peer made by hand has connected to one of ours.
-  template <class Script>
-  void against_raw_client(Script script, const raw_client& how = {}) {
+  void against_raw_client(const test_script<raw_peer&, net::connection&>& script, const raw_client& how = {}) {
     run([&]() -> task<> {
       auto listener = co_await listen();
       raw_peer raw = raw_peer::connect(listener.address(), how.segment_bytes);

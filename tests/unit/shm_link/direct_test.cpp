@@ -45,8 +45,7 @@ class direct_memory : public shm_link_test {
     EXPECT_TRUE(is_all(memory, static_cast<std::byte>(with)));
   }
   /// Runs `script(region, ends)`: memory is lent, and the client has it mapped.
-  template <class Script>
-  void with_lent(Script script, std::size_t bytes = page) {
+  void with_lent(const test_script<mr::region&, pair&>& script, std::size_t bytes = page) {
     run([&]() -> task<> {
       auto region = co_await lend(device(), bytes);
       auto both = co_await connect_pair();

@@ -8,8 +8,8 @@ namespace {
 class shm_process : public shm_link_test {
  protected:
   /// Runs `script(process, connection)` with a process in that role. Nothing is left of it, and others go on.
-  template <class Script>
-  void with_peer(std::string role, Script script, net::connection_options how = {}) {
+  void with_peer(std::string role, const test_script<other_process&, net::connection&>& script,
+                 net::connection_options how = {}) {
     run_beside_others([&](pair& others) -> task<> {
       const scratch_directory directory;
       auto listener = co_await device().listen(directory.address());

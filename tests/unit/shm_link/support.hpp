@@ -241,8 +241,7 @@ class shm_link_test : public shm_test {
   }
 
   /// Runs `script(others)` beside a connection. Nothing is left of it afterwards, and the others have gone on.
-  template <class Script>
-  void run_beside_others(Script script) {
+  void run_beside_others(const test_script<pair&>& script) {
     run([&]() -> task<> {
       pair others = co_await connect_pair();
       co_await expect_service(others);
@@ -284,8 +283,8 @@ class against_manual_end : public shm_link_test, public testing::WithParamInterf
   [[nodiscard]] static bool accepts() { return std::string_view(GetParam()) == "accepting"; }
 
   /// Runs `script(by_hand, connection)`. Nothing is left of the connection afterwards, and others have gone on.
-  template <class Script>
-  void against(Script script, const bytes& greeting = {}, net::connection_options how = {}) {
+  void against(const test_script<manual_end&, net::connection&>& script, const bytes& greeting = {},
+               net::connection_options how = {}) {
     run_beside_others([&](pair& others) -> task<> {
       auto both = co_await connect_by_hand(accepts(), greeting, how);
       co_await script(std::get<0>(both), std::get<1>(both));
@@ -294,8 +293,7 @@ class against_manual_end : public shm_link_test, public testing::WithParamInterf
     });
   }
   /// `script(by_hand)` breaks the rules: our end ends with that, in these words, and tells the peer so.
-  template <class Script>
-  void expect_violation(Script script, std::string_view words) {
+  void expect_violation(const std::function<void(manual_end&)>& script, std::string_view words) {
     against([&](manual_end& hand, net::connection& victim) -> task<> {
       script(hand);
       co_await expect_end(victim, errc::protocol_error, words);
