@@ -117,7 +117,7 @@ function(weft_compile_as target kind)
   set(owner weft_precompiled_${kind})
   if(NOT TARGET ${owner})
     file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/${owner}.cpp CONTENT "")
-    add_library(${owner} OBJECT ${PROJECT_BINARY_DIR}/${owner}.cpp)
+    add_library(${owner} OBJECT EXCLUDE_FROM_ALL ${PROJECT_BINARY_DIR}/${owner}.cpp)
     target_include_directories(${owner} PRIVATE ${PROJECT_SOURCE_DIR}/include)
     if(kind STREQUAL test)
       target_link_libraries(${owner} PRIVATE GTest::gtest)
@@ -184,16 +184,17 @@ set(program_kind program)  # examples/ says otherwise for itself
 # `full_tests` builds. A promise is tested once by `./dev test`, in the build that finds most: CONTRIBUTING.md has the table.
 #   all       everything, with both drivers (debug, clang, asan-gcc)
 #   promises  what is not about speed, nor about programs as users run them (asan)
-#   programs  scripts, documentation, packages, the programs of examples/ and tests/ as they ship, and what counts
-#             instructions, system calls and allocations (release)
+#   examples  the programs of examples/, as users run them (asan, because they are where memory is misused)
+#   programs  scripts, documentation, packages, guests, and what counts instructions, system calls and allocations, in
+#             the library as it ships (release)
 #   threads   what has the label `threads` (tsan)
-set(WEFT_TESTS all CACHE STRING "Which tests run without `-C full`: all, or some of promises, programs and threads")
+set(WEFT_TESTS all CACHE STRING "Which tests run without `-C full`: all, or some of promises, examples, programs and threads")
 
 # weft_runs(RESULT PART...): whether this build runs by itself what belongs to one of these parts.
 function(weft_runs result)
   set(${result} FALSE PARENT_SCOPE)
   foreach(part IN LISTS WEFT_TESTS)
-    if(part STREQUAL all OR part IN_LIST ARGN)
+    if(part STREQUAL "all" OR part IN_LIST ARGN)
       set(${result} TRUE PARENT_SCOPE)
     endif()
   endforeach()
@@ -205,7 +206,7 @@ endfunction()
 # threads has only what has a label `threads` or `threads_full`.
 function(weft_command)
   cmake_parse_arguments(PARSE_ARGV 0 arg "FULL" "NAME" "PART;COMMAND;LABELS;PROPERTIES")
-  if(WEFT_TESTS STREQUAL threads AND NOT arg_LABELS MATCHES threads)
+  if(WEFT_TESTS STREQUAL "threads" AND NOT arg_LABELS MATCHES threads)
     return()
   endif()
   weft_runs(runs ${arg_PART})
@@ -218,7 +219,7 @@ function(weft_command)
 endfunction()
 
 # weft_program(NAME copy SOURCES ... LIBRARIES ... [FULL]): an executable of this tree. One that is FULL is built by the
-# target `full_tests` alone.
+# target `full_tests`, and with what depends on it.
 function(weft_program)
   cmake_parse_arguments(PARSE_ARGV 0 arg "FULL" "NAME" "SOURCES;LIBRARIES")
   add_executable(${arg_NAME} ${arg_SOURCES})
@@ -235,7 +236,7 @@ function(weft_program)
 endfunction()
 
 # weft_test(NAME net_tests SOURCES ... LIBRARIES ... [DRIVERS] [FULL] [PART programs]
-#           [ON_ONE_THREAD ...] [FOR_GUESTS] [COUNTS FILTER] [LEFT_TO_FULL FILTER] [LONG FILTER] [SHARES N] [LABELS ...])
+#           [ON_ONE_THREAD ...] [COUNTS FILTER] [LEFT_TO_FULL FILTER] [LONG FILTER] [SHARES N] [LABELS ...])
 #
 # One GoogleTest program, registered once; with DRIVERS once for each way to get an event driver (tests/with_driver.cpp).
 #   FULL           It runs only under `ctest -C full`.
@@ -243,7 +244,6 @@ endfunction()
 #                  with `threads_full` to their full run. A build for threads has nothing else.
 #   ON_ONE_THREAD  More sources, in which no threads meet: a build for threads leaves them to its full run, in a program
 #                  of their own with those of the SOURCES that are not called *_test.cpp.
-#   FOR_GUESTS     Guests run it, so that the programs are built with it.
 #   COUNTS         The cases that count what the library does as it ships, or take the memory from it: where sanitizers
 #                  do not let that happen, or only make it slow. They belong to the programs.
 #   LEFT_TO_FULL   Cases that only the full run has.
@@ -258,9 +258,9 @@ endfunction()
 #
 # Each run leaves its cases in results/<registered name>.xml, from where ./dev counts them.
 function(weft_test)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "DRIVERS;FULL;FOR_GUESTS" "NAME;PART;COUNTS;LEFT_TO_FULL;LONG;SHARES"
+  cmake_parse_arguments(PARSE_ARGV 0 arg "DRIVERS;FULL" "NAME;PART;COUNTS;LEFT_TO_FULL;LONG;SHARES"
                         "SOURCES;ON_ONE_THREAD;LIBRARIES;LABELS")
-  if(arg_ON_ONE_THREAD AND WEFT_TESTS STREQUAL threads)
+  if(arg_ON_ONE_THREAD AND WEFT_TESTS STREQUAL "threads")
     set(around ${arg_SOURCES})
     list(FILTER around EXCLUDE REGEX "_test\\.cpp$")
     set(drivers)
@@ -285,21 +285,21 @@ function(weft_test)
     set(full FULL)
   endif()
   set(built ${full})
-  if((arg_COUNTS OR arg_FOR_GUESTS) AND WEFT_TESTS STREQUAL programs)
+  if(arg_COUNTS AND WEFT_TESTS STREQUAL "programs")
     set(built)
   endif()
   weft_program(NAME ${arg_NAME} SOURCES ${arg_SOURCES} $<TARGET_OBJECTS:still_running>
                LIBRARIES ${arg_LIBRARIES} GTest::gtest GTest::gtest_main ${built})
   weft_compile_as(${arg_NAME} test)
-  if(arg_COUNTS AND WEFT_TESTS STREQUAL programs)
+  if(arg_COUNTS AND WEFT_TESTS STREQUAL "programs")
     weft_cases(${arg_NAME}.that_count "" "${arg_LABELS}" $<TARGET_FILE:${arg_NAME}> --gtest_filter=${arg_COUNTS})
   endif()
 
   set(usual io_uring)
-  if(WEFT_TESTS STREQUAL threads)
+  if(WEFT_TESTS STREQUAL "threads")
     set(usual epoll)
   endif()
-  if(WEFT_TESTS STREQUAL all)
+  if(WEFT_TESTS STREQUAL "all")
     set(usual io_uring epoll)
   endif()
   set(drivers any)
@@ -311,14 +311,14 @@ function(weft_test)
     set(command $<TARGET_FILE:${arg_NAME}>)
     set(when ${full})
     set(elsewhere)
-    if(NOT driver STREQUAL any)
+    if(NOT driver STREQUAL "any")
       set(name ${arg_NAME}.${driver})
       set(command $<TARGET_FILE:with_driver> ${driver} ${command})
       if(NOT driver IN_LIST usual)
         set(when FULL)
       endif()
     endif()
-    if(arg_LEFT_TO_FULL AND NOT when AND NOT WEFT_TESTS STREQUAL all)
+    if(arg_LEFT_TO_FULL AND NOT when AND NOT WEFT_TESTS STREQUAL "all")
       weft_cases(${name}.left_to_full FULL "${arg_LABELS}" ${command} --gtest_filter=${arg_LEFT_TO_FULL})
       set(elsewhere -${arg_LEFT_TO_FULL})
     endif()

@@ -2445,10 +2445,15 @@ class Recorder(unittest.TextTestResult):
         super().__init__(*args, **kwargs)
         self.root = ElementTree.Element("testsuites")
 
+    def startTest(self, test):
+        super().startTest(test)
+        self.began = time.monotonic()
+
     def record(self, test, result="completed", failure=None):
         suite, _, name = test.id().rpartition(".")
         case = ElementTree.SubElement(self.root, "testcase", classname=suite.split(".")[-1],
-                                      name=name.removeprefix("test_"), status="run", result=result)
+                                      name=name.removeprefix("test_"), status="run", result=result,
+                                      time=f"{time.monotonic() - self.began:.3f}")
         if failure is not None:
             ElementTree.SubElement(case, "failure", message=str(failure[1]))
 
