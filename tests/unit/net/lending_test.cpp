@@ -47,7 +47,7 @@ std::unique_ptr<lending> lend(const std::shared_ptr<link_keys>& keys, std::uint3
 
 // Whoever finds the link there hands the key to its executor, which must not go meanwhile.
 TEST(lending, that_another_thread_ends_finds_the_executor_there_or_needs_none) {
-  constexpr int rounds = 5000;
+  constexpr int rounds = 2000;
   constexpr int each = 4;
   live_statistics counters;
   counting_link below;
