@@ -128,8 +128,7 @@ class nvme_host_on_target : public testing::TestWithParam<way> {
     return made;
   }
   /// Runs a target, and `body(address)` beside it.
-  template <class Body>
-  void with_target(const Body& body) {
+  void with_target(const weft::test::test_script<std::string>& body) {
     target serving(here_.device(), served_, {});
     target_ = &serving;
     const auto all = [&]() -> task<> {
@@ -396,8 +395,7 @@ TEST(nvme_target_in_simulated_time, a_host_that_does_not_take_its_data_loses_its
 class nvme_host_and_a_false_controller : public testing::Test {
  protected:
   /// Runs the controller, and `body(host)` with it, and yields what that has thrown, in words.
-  template <class Body>
-  std::string failure_of(const Body& body) {
+  std::string failure_of(const weft::test::test_script<host&>& body) {
     std::string words;
     const auto serve = [&](net::listener& from) -> task<> { return peer_.serve(from); };
     const auto use = [&](std::string address) -> task<> {

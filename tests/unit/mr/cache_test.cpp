@@ -43,8 +43,7 @@ class cache_test : public ::testing::Test {
     return test::code_of(cache.lease(range, purpose));
   }
 
-  template <class Script>
-  void with_cache(Script script, const cache_options& options = {}) {
+  void with_cache(const test::test_script<mr::cache&>& script, const cache_options& options = {}) {
     test::run([&]() -> task<> {
       mr::cache cache(*domain, options);
       co_await script(cache);

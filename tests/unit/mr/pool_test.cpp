@@ -46,8 +46,7 @@ class pool_test : public ::testing::Test {
   }
   pool_options large() { return {.max_bytes = 64 * mib, .huge_pages = false, .system_calls = &memory}; }
 
-  template <class Script>
-  void with_pool(const pool_options& options, Script script) {
+  void with_pool(const pool_options& options, const test::test_script<pool&>& script) {
     test::run([&]() -> task<> {
       pool source(domain, options);
       co_await script(source);

@@ -57,8 +57,8 @@ class stream_test : public streaming, public testing::WithParamInterface<const c
   }
 
   /// Runs `script(a, b)` on two streams that are connected.
-  template <class Script>
-  void between(Script script, net::connection_options options = net::stream_options()) {
+  void between(const test_script<net::stream&, net::stream&>& script,
+               net::connection_options options = net::stream_options()) {
     run([&]() -> task<> {
       auto both = co_await connect(options);
       co_await script(both.a, both.b);
@@ -604,8 +604,7 @@ TEST_P_STREAMS(message_stream_test, read_bytes_hands_out_what_was_received_and_w
 // A peer that speaks messages, and not as a stream does.
 class stream_and_messages_test : public net_test {
  protected:
-  template <class Script>
-  void against_a_connection(Script script) {
+  void against_a_connection(const test_script<net::stream&, net::connection&>& script) {
     run([&]() -> task<> {
       auto listener = co_await listen();
       auto both = co_await when_all(net::stream::connect(device(), std::string(listener.address())), accept(listener));
