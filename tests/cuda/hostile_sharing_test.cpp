@@ -109,8 +109,7 @@ class asking_end {
 class hostile_sharing : public shm_link_test {
  protected:
   // Runs `script(asking, connection)`. Nothing that was shared is open afterwards, and no copy has failed.
-  template <class Script>
-  void against(Script script) {
+  void against(const test_script<asking_end&, net::connection&>& script) {
     const auto body = [&]() -> task<> {
       const mr::region region = co_await owned_memory(gpu, true);
       key = key_of(region);

@@ -34,8 +34,7 @@ class owner {
 class sharing : public testing::Test {
  protected:
   // Runs `script(connection, where)` against a process that does as `how` says.
-  template <class Script>
-  void against(const char* how, Script script) {
+  void against(const char* how, const test_script<net::device&, net::connection&, const mr::remote_region&>& script) {
     const owner other(how);
     auto device = net::device::open("shm");
     const auto body = [&]() -> task<> {

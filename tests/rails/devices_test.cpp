@@ -60,8 +60,7 @@ class simulated_rails : public testing::TestWithParam<pair_of_ways> {
   [[nodiscard]] mr::pool& pool() noexcept { return device_->pool(); }
   [[nodiscard]] duration elapsed() const noexcept { return place_->world.elapsed(); }
 
-  template <class Script>
-  void between_ends(Script script, const net::connection_options& how = {}) {
+  void between_ends(const test_script<ends>& script, const net::connection_options& how = {}) {
     executor home(place_->world.options(false));
     const bool is_plain = cables_[0] == nullptr;
     const char* const address = is_plain ? "127.0.0.1:0" : "127.0.0.1:0+127.0.0.1:0";

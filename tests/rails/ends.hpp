@@ -32,9 +32,8 @@ inline task<net::connection> accept_one(net::listener& from, net::connection_opt
 }
 
 /// Runs `script(ends)` on a connection over one listener, which stays for as long as they do.
-template <class Script>
-task<> with_ends(net::device& client_device, net::device& server_device, std::string address,
-                 net::connection_options how, Script& script) {
+inline task<> with_ends(net::device& client_device, net::device& server_device, std::string address,
+                        net::connection_options how, test_script<ends> script) {
   net::listener listener = co_await server_device.listen(address);
   auto [client, server] =
       co_await when_all(client_device.connect(std::string(listener.address()), how), accept_one(listener, how));

@@ -71,8 +71,7 @@ testing::AssertionResult one_has(const std::vector<std::string>& all, std::initi
 // Two ends of a connection of two rails over one listener, which stays for as long as they do.
 class rail_health : public two_rails {
  protected:
-  template <class Script>
-  void between_ends(Script script, net::connection_options how = {}) {
+  void between_ends(const test_script<ends>& script, net::connection_options how = {}) {
     const auto body = [&](ends both) -> task<> {
       co_await until([&] { return all_are_up(both); });
       co_await script(both);

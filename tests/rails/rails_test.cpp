@@ -121,12 +121,10 @@ class tardy_link final : public overhearing_link {
 // Two ends of a connection of two rails over one listener, which stays for as long as they do.
 class rails : public two_rails {
  protected:
-  template <class Script>
-  void between_ends(Script script, std::chrono::milliseconds resume_within = 0ms) {
-    between_ends_on(home_, std::move(script), resume_within);
+  void between_ends(const test_script<ends>& script, std::chrono::milliseconds resume_within = 0ms) {
+    between_ends_on(home_, script, resume_within);
   }
-  template <class Script>
-  void between_ends_on(executor& home, Script script, std::chrono::milliseconds resume_within = 0ms) {
+  void between_ends_on(executor& home, const test_script<ends>& script, std::chrono::milliseconds resume_within = 0ms) {
     const net::connection_options how{.send_depth = send_depth_, .resume_within = resume_within};
     home.run(with_timeout(forever, with_ends(device_, device_, two_ports(), how, script)));
   }

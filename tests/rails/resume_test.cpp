@@ -37,8 +37,7 @@ class resumption : public testing::Test {
     co_return pair{std::move(client), std::move(server)};
   }
   // Runs the script on a connection whose ends wait so long.
-  template <class Script>
-  void between_ends(Script script, net::connection_options at_client = resuming(),
+  void between_ends(const test_script<pair&>& script, net::connection_options at_client = resuming(),
                     net::connection_options at_server = resuming()) {
     run([&]() -> task<> {
       net::listener listener = co_await server_.listen(own_loopback() + ":0");
