@@ -184,7 +184,7 @@ set(program_kind program)  # examples/ says otherwise for itself
 # `full_tests` builds. A promise is tested once by `./dev test`, in the build that finds most: CONTRIBUTING.md has the table.
 #   all       everything, with both drivers (debug, clang, asan-gcc)
 #   promises  what is not about speed, nor about programs as users run them (asan)
-#   examples  the programs of examples/, as users run them (asan, because they are where memory is misused)
+#   examples  the programs of examples/, as users run them (asan)
 #   programs  scripts, documentation, packages, guests, and what counts instructions, system calls and allocations, in
 #             the library as it ships (release)
 #   threads   what has the label `threads` (tsan)
