@@ -27,7 +27,7 @@ install(CODE [[
     file(WRITE "${header}" "${text}")
   endforeach()
 ]])
-# All that `cmake --install` wants to be built, where there are no tests; what a build tests as packages, it builds.
+# What `cmake --install` needs where there are no tests. A build that tests packages has it by itself.
 weft_runs(runs_programs programs)
 set(with_all)
 if(runs_programs)

@@ -33,7 +33,7 @@ class owner {
 
 class sharing : public testing::Test {
  protected:
-  // Runs `script(connection, where)` against a process that does as `how` says.
+  // Runs `script(device, connection, where)` against a process that does as `how` says.
   void against(const char* how, const test_script<net::device&, net::connection&, const mr::remote_region&>& script) {
     const owner other(how);
     auto device = net::device::open("shm");

@@ -8,6 +8,7 @@
 #include "kit/test.hpp"
 #include "kit/thrown.hpp"
 #include "run.hpp"
+#include "unit/sanitized.hpp"
 
 namespace weft::sim {
 namespace {
@@ -62,7 +63,8 @@ outcome play_seed(std::uint64_t seed, fabric where) {
 }
 
 void repeats(fabric where) {
-  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+  const std::uint64_t seeds = test::sanitized ? 20 : 50;
+  for (std::uint64_t seed = 0; seed < seeds; ++seed) {
     const outcome first = play_seed(seed, where);
     const outcome second = play_seed(seed, where);
     EXPECT_EQ(first.trace, second.trace) << "seed " << seed;

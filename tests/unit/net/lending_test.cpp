@@ -10,6 +10,7 @@
 #include "kit/idle_link.hpp"
 #include "kit/task_test.hpp"
 #include "kit/test.hpp"
+#include "sanitized.hpp"
 
 namespace weft::net {
 namespace {
@@ -47,7 +48,7 @@ std::unique_ptr<lending> lend(const std::shared_ptr<link_keys>& keys, std::uint3
 
 // Whoever finds the link there hands the key to its executor, which must not go meanwhile.
 TEST(lending, that_another_thread_ends_finds_the_executor_there_or_needs_none) {
-  constexpr int rounds = 2000;
+  constexpr int rounds = test::sanitized ? 2000 : 5000;
   constexpr int each = 4;
   live_statistics counters;
   counting_link below;
