@@ -65,7 +65,7 @@ weft::task<message> destination::ask_anew(const prefill& from) {
 
 weft::task<outcome> destination::push(prefill& from) {
   const message said = co_await ask_anew(from);
-  if (const auto* const refused = std::get_if<refused_message>(&said)) co_return meaning_of(said, from, 0);
+  if (std::holds_alternative<refused_message>(said)) co_return meaning_of(said, from, 0);
   const auto* const lent = std::get_if<lent_message>(&said);
   if (lent == nullptr) throw unexpected(said, "'lent'");
   check(*lent, from);

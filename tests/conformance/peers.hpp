@@ -43,6 +43,8 @@ struct transport_kind {
   bool tells_of_revoked_keys = false;
   /// A peer that uses a key that was just revoked loses that access alone.
   bool forgives_late_accesses = false;
+  /// Who has lost a connection for a refused access may hear of its end before the refusal.
+  bool ends_overtake_refusals = false;
   /// A buffer that was lent is back as soon as its owner lets go; else a device, or a worker, has to revoke the key.
   bool revokes_at_once = false;
   /// Private data arrives as long as it was sent. Connection managers of devices pad it.

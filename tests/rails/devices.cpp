@@ -54,6 +54,7 @@ test::transport_kind simulated(std::string name, std::size_t rails, std::unique_
           .writes_precede_refusals = is_iwarp,
           .tells_of_revoked_keys = is_iwarp,
           .forgives_late_accesses = true,
+          .ends_overtake_refusals = !is_iwarp,
           .joins_later = true,
           .deepest_queue = 1000};
 }
@@ -72,8 +73,6 @@ constexpr const char* chosen =
     // They give a device, or the other end's program, so many turns and no more.
     "*batches.stopped_while_they_wait_for_credits*:*cancellation.a_stopped_send_of_pool_memory*:"
     "*cancellation.an_exchange_stopped_at_any_turn*:"
-    // Of three devices one may tell of the peer's end before another one tells of the access that has led to it.
-    "*violations.*/verbs_verbs_and_iwarp:"
     // They fill the pool to the last byte that a connection of one link needs.
     "*credits.a_connection_that_waits_for_receive_memory*:*messages.larger_than_a_tcp_segment*:"
     "*those_that_wait_for_receives_at_once*:"
