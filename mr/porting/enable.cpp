@@ -20,7 +20,6 @@ task<> open_to_peers(mr::detail::region_state& target) {
   options.disabled = false;
   co_await mr::detail::register_anew(target, options);
   target.set(options);
-  if (target.counter != nullptr) target.domain->count_writes(target, *target.counter);
   let_in(target);
 }
 

@@ -26,10 +26,7 @@ task<> refresh_all(region& target) {
   const mr::detail::change going_on(state, "refresh");
   registration_options options = state.options;
   options.disabled = !state.enabled;
-  const auto key = state.registration.remote_key;
   co_await mr::detail::register_anew(state, options);
-  const bool has_other_keys = !state.domain->capabilities().gates || state.registration.remote_key != key;
-  if (state.counter != nullptr && has_other_keys) state.domain->count_writes(state, *state.counter);
 }
 
 }  // namespace

@@ -12,7 +12,10 @@ task<> register_anew(region_state& target, registration_options options) {
   co_await populate(*target.domain, target.all_ranges(), options);
   const auto work = [&target, &options] {
     target.end_last_uses();
+    const auto key = target.registration.remote_key;
     target.domain->refresh_now(target, target.bytes, options);
+    const bool has_other_keys = !target.domain->capabilities().gates || target.registration.remote_key != key;
+    if (target.counter != nullptr && has_other_keys) target.domain->count_writes(target, *target.counter);
   };
   co_await weft::detail::offload_for_resources(work);
 }

@@ -36,8 +36,9 @@ class change {
   region_state& target_;
 };
 
-/// Populates the memory of `target`, then has a worker register it anew with `options`. Call it while a `change` holds
-/// the region. If it throws weft::error, the registration is as it was. A stop does not interrupt it.
+/// Populates the memory of `target`, then has a worker register it anew with `options`, and count writes by the new
+/// keys too. Call it while a `change` holds the region. If it throws weft::error, the registration is as it was. A stop
+/// does not interrupt it.
 task<> register_anew(region_state& target, registration_options options);
 
 }  // namespace weft::mr::detail

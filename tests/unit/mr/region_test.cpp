@@ -231,25 +231,30 @@ TEST_OF_DOMAIN(region, may_be_moved_or_destroyed_while_it_is_refreshed) {
 
 sim::loose_task refresh_loosely(region& target) { co_await porting::refresh(target); }
 
-TEST_OF_DOMAIN(region, that_is_refreshed_by_a_task_that_is_destroyed_has_what_the_worker_has_made) {
+TEST(region, that_is_refreshed_by_a_task_that_is_destroyed_has_what_the_worker_has_made) {
+  const auto domain = std::make_shared<recording_domain>(without_gates);
   test::held_workers workers;
   executor home({.workers = &workers});
   page memory;
   const auto root = [&]() -> task<> {
     const std::span<std::byte> bytes(memory.bytes);
-    region made = co_await domain->register_memory(bytes, {.usage = usage::send});
+    region made = co_await domain->register_memory(bytes, {.usage = usage::write_dst, .disabled = true});
+    const porting::write_counter counter;
+    porting::bind(made, counter);
+    co_await porting::enable(made);
     {
       const auto refreshing = refresh_loosely(made);
       workers.hold_next_until_waited_for();
       refreshing.start(home);
       while (!workers.hold_it() || !refreshing.at_rest()) co_await yield();
     }
-    EXPECT_EQ(made.slice().record()->registration.local_key, 2u);
+    EXPECT_EQ(made.remote().key(), 1003u);
+    EXPECT_EQ(domain->counted, made.remote().key());
     co_await made.release();
   };
   home.run(root());
-  EXPECT_EQ(domain->registered, 2);
-  EXPECT_EQ(domain->deregistered, 2);
+  EXPECT_EQ(domain->registered, 3);
+  EXPECT_EQ(domain->deregistered, 3);
 }
 
 constexpr usage for_both = usage::send | usage::read_src | usage::write_dst;

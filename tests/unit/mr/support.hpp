@@ -84,6 +84,7 @@ class recording_domain final : public mr::domain {
 
   std::atomic<int> registered{0};
   std::atomic<int> deregistered{0};
+  std::atomic<std::uint64_t> counted{0};  // the key of which writes were last counted
   std::atomic<bool> refuse{false};
   std::thread::id last_registration;    // valid once register_memory() has returned
   std::thread::id last_deregistration;  // the same
@@ -106,6 +107,9 @@ class recording_domain final : public mr::domain {
     const std::lock_guard lock(mutex_);
     last_deregistration = std::this_thread::get_id();
     ++deregistered;
+  }
+  void do_count_all(mr::memory_record& target, mr::detail::write_counter_core&) override {
+    counted = target.registration.remote_key;
   }
 
   std::mutex mutex_;
