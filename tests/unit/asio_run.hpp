@@ -4,10 +4,18 @@
 #include <weft/runtime/asio.hpp>
 
 #include <asio.hpp>
+#include <asio/experimental/as_tuple.hpp>
+#include <asio/experimental/deferred.hpp>
 
 #include "kit/standard.hpp"
 
 namespace weft::test {
+
+/// What has left Asio's experiments since: as_tuple, deferred.
+namespace asio_tokens {
+using namespace asio;
+using namespace asio::experimental;
+}  // namespace asio_tokens
 
 /// Runs what `start(handler)` begins to its end, and everything else with it.
 template <class Start>

@@ -4,7 +4,6 @@
 #include <weft/net/device.hpp>
 #include <weft/net/stream_listener.hpp>
 
-#include <asio/experimental/as_tuple.hpp>
 #include <asio/experimental/awaitable_operators.hpp>
 
 #include "asio_run.hpp"
@@ -16,7 +15,7 @@ namespace {
 using namespace std::chrono_literals;
 using asio::awaitable;
 using asio::use_awaitable;
-using asio::experimental::as_tuple;
+using test::asio_tokens::as_tuple;
 
 class asio_stream_base : public testing::Test {
  protected:

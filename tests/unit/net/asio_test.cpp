@@ -2,7 +2,6 @@
 #include <weft/net/exposure.hpp>
 #include <weft/weft.hpp>
 
-#include <asio/experimental/as_tuple.hpp>
 #include <asio/experimental/awaitable_operators.hpp>
 
 #include <future>
@@ -18,7 +17,7 @@ namespace {
 using namespace std::chrono_literals;
 using asio::awaitable;
 using asio::use_awaitable;
-using asio::experimental::as_tuple;
+using test::asio_tokens::as_tuple;
 
 task<mr::buffer> text(mr::pool& pool, std::string words) {
   auto made = co_await pool.allocate(words.size());

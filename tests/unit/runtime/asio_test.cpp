@@ -2,9 +2,7 @@
 #include <weft/runtime/asio.hpp>
 #include <weft/runtime/sync_wait.hpp>
 
-#include <asio/experimental/as_tuple.hpp>
 #include <asio/experimental/awaitable_operators.hpp>
-#include <asio/experimental/deferred.hpp>
 
 #include <sys/eventfd.h>
 
@@ -14,8 +12,8 @@
 namespace weft {
 namespace {
 
-using asio::experimental::as_tuple;
-using asio::experimental::deferred;
+using test::asio_tokens::as_tuple;
+using test::asio_tokens::deferred;
 
 task<int> number_in(duration time, int number) {
   co_await sleep_for(time);
