@@ -25,8 +25,12 @@ namespace program {
 
 using asio::awaitable;
 using asio::use_awaitable;
-using asio::experimental::as_tuple;
 using namespace asio::experimental::awaitable_operators;
+namespace tokens {  // newer Asio has as_tuple among its own names
+using namespace asio;
+using namespace asio::experimental;
+}  // namespace tokens
+using tokens::as_tuple;
 using namespace std::chrono_literals;
 
 inline void require(bool condition, const char* promise) {
