@@ -425,7 +425,7 @@ task<> listener::wait_for_room(set_ups& all) {
 task<> listener::set_up_peer(set_ups& all, const set_up_choice& how, connection_request request) {
   auto core = accept_core(all.device, request.request_.take(), std::move(request.place_), how.options(), how.shared());
   auto peer = co_await connection_request::make_connection(std::move(core));
-  if (!all.closed) all.ready.push_back(std::move(peer));
+  all.closed ? peer.abort() : all.ready.push_back(std::move(peer));
 }
 
 // ---- the handle ----

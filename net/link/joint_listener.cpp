@@ -17,7 +17,7 @@ namespace {
 // Kept alive by the tasks that wait in next(), because its handle may be destroyed meanwhile. While there is such a
 // task, background tasks wait at the parts: a waiting task may be destroyed at any time, and a request that has arrived
 // must not be lost with it.
-struct joint_listener {
+struct joint_listener : std::enable_shared_from_this<joint_listener> {
   struct part {
     explicit part(fabric_listener&& from) noexcept : listener(std::move(from)) {}
 
@@ -42,9 +42,16 @@ struct joint_listener {
 
   [[nodiscard]] std::string_view name() const noexcept { return parts.front().listener.source->address(); }
   [[nodiscard]] static task<std::unique_ptr<link_request>> next(std::shared_ptr<joint_listener> all);
-  // Closes all parts, from any thread, as link_listener::close() allows.
+  // From any thread, as link_listener::close() allows.
   void close() noexcept {
+    if (!home.belongs_to_this_thread()) return home.post([self = shared_from_this()] { self->close(); });
+    end();
     for (const part& each : parts) each.listener.source->close();
+  }
+  void end() noexcept {
+    closed = true;
+    ready.clear();  // which rejects them
+    changed.set();
   }
 
   executor_core& home = *executor_core::current();
@@ -80,11 +87,11 @@ task<> take_next(std::shared_ptr<joint_listener> all, joint_listener::part& from
   std::exception_ptr failure;
   try {
     auto request = co_await from.listener.source->next();
-    if (request != nullptr) {
+    if (request == nullptr) {
+      all->end();
+    } else if (!all->closed) {
       request->fabric = from.listener.fabric;
       all->ready.push_back(std::move(request));
-    } else {
-      all->closed = true;
     }
   } catch (const error& why) {
     if (!all->leaves_out(from, why)) failure = std::current_exception();
@@ -117,7 +124,6 @@ task<std::unique_ptr<link_request>> joint_listener::next(std::shared_ptr<joint_l
     all->changed.reset();
     co_await all->changed.wait();
   }
-  all->ready.clear();
   co_return nullptr;
 }
 

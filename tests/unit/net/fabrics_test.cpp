@@ -3,6 +3,7 @@
 #include <weft/mr/porting/porting.hpp>
 #include <weft/net/device/found_transport.hpp>
 #include <weft/net/iwarp/transport.hpp>
+#include <weft/net/link/joint_listener.hpp>
 #include <weft/net/rails/transport.hpp>
 #include <weft/net/shm/transport.hpp>
 #include <weft/net/software/domain.hpp>
@@ -246,6 +247,36 @@ TEST_F_TASK(fabrics, whoever_stops_waiting_for_a_peer_loses_none) {
   EXPECT_TRUE(std::get<1>(both).has_value());
   listener.close();
   EXPECT_FALSE((co_await listener.next()).has_value());
+}
+
+class request_at_hand final : public net::link_request {
+ public:
+  [[nodiscard]] std::string_view peer() const noexcept override { return "somebody"; }
+  [[nodiscard]] std::span<const std::byte> private_data() const noexcept override { return {}; }
+  task<std::unique_ptr<net::link>> accept(const net::set_up_options&) override { co_return nullptr; }
+  task<> reject(std::span<const std::byte>) override { co_return; }
+};
+
+class listener_with_peers_at_hand final : public net::link_listener {
+ public:
+  [[nodiscard]] std::string_view address() const noexcept override { return "here"; }
+  task<std::unique_ptr<net::link_request>> next() override {
+    if (closed_) co_return nullptr;
+    co_return std::make_unique<request_at_hand>();
+  }
+  void close() noexcept override { closed_ = true; }
+
+ private:
+  bool closed_ = false;
+};
+
+TEST_F_TASK(fabrics, that_are_closed_yield_no_peer_that_has_come_before) {
+  std::vector<net::fabric_listener> parts;
+  for (std::size_t i = 0; i < 2; ++i) parts.emplace_back(i, std::make_unique<listener_with_peers_at_hand>());
+  const auto both = net::join_listeners(std::move(parts), net::failed_listener::is_reported);
+  EXPECT_NE(co_await both->next(), nullptr);
+  both->close();
+  EXPECT_EQ(co_await both->next(), nullptr);
 }
 
 // A task in the background waits at each fabric for whoever waits for a peer, and so nothing is lost with that one.
