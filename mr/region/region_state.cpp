@@ -2,6 +2,7 @@
 #include <weft/mr/device_memory.hpp>
 #include <weft/mr/region/region_state.hpp>
 #include <weft/mr/registrar.hpp>
+#include <weft/runtime/core/fork_guard.hpp>
 
 #include <fmt/core.h>
 
@@ -12,7 +13,15 @@
 
 namespace weft::mr {
 
+namespace {
+
+constinit std::mutex last_uses_mutex;
+std::condition_variable last_use_ended;
+
+}  // namespace
+
 detail::region_state::region_state(std::shared_ptr<mr::registrar> from) noexcept : domain(std::move(from)) {
+  static_cast<void>(weft::detail::unlock_in_children<last_uses_mutex>());
   home = domain.get();
   region = this;
 }
@@ -64,13 +73,6 @@ void detail::region_state::dispose() noexcept {
   std::unique_ptr<detail::region_state> self(this);
   if (!borrowed) run_on_worker(std::move(self));
 }
-
-namespace {
-
-std::mutex last_uses_mutex;
-std::condition_variable last_use_ended;
-
-}  // namespace
 
 bool detail::region_state::held_by_handle_alone() noexcept {
   const std::lock_guard lock(last_uses_mutex);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/mr/region/told_counter.hpp>
 #include <weft/mr/region/write_counter_core.hpp>
+#include <weft/runtime/core/fork_guard.hpp>
 #include <weft/runtime/system/random.hpp>
 #include <weft/runtime/system/system_calls.hpp>
 
@@ -12,10 +13,8 @@
 namespace weft::mr::detail {
 namespace {
 
-struct table {
-  std::mutex mutex;
-  std::unordered_map<std::uint32_t, std::shared_ptr<write_counter_core>> open;
-};
+constinit std::mutex mutex;  // guards the table
+using table = std::unordered_map<std::uint32_t, std::shared_ptr<write_counter_core>>;
 
 table& of_process() noexcept {
   // Never destroyed, because static objects may own regions.
@@ -33,11 +32,12 @@ std::uint32_t draw_number() {
 }  // namespace
 
 told_counter::told_counter(std::shared_ptr<write_counter_core> counts) {
+  if (!weft::detail::unlock_in_children<mutex>()) throw std::bad_alloc();
   table& all = of_process();
   while (number_ == 0) {
     const std::uint32_t drawn = draw_number();
-    const std::lock_guard lock(all.mutex);
-    if (all.open.try_emplace(drawn, counts).second) number_ = drawn;
+    const std::lock_guard lock(mutex);
+    if (all.try_emplace(drawn, counts).second) number_ = drawn;
   }
 }
 
@@ -45,19 +45,19 @@ told_counter::~told_counter() {
   if (number_ == 0) return;
   table& all = of_process();
   std::shared_ptr<write_counter_core> last;  // destroyed after the lock is released
-  const std::lock_guard lock(all.mutex);
-  const auto found = all.open.find(number_);
+  const std::lock_guard lock(mutex);
+  const auto found = all.find(number_);
   last = std::move(found->second);
-  all.open.erase(found);
+  all.erase(found);
 }
 
 void told_counter::add(std::uint32_t number, std::uint32_t writes) noexcept {
   std::shared_ptr<write_counter_core> counter;
   {
     table& all = of_process();
-    const std::lock_guard lock(all.mutex);
-    const auto found = all.open.find(number);
-    if (found == all.open.end()) return;
+    const std::lock_guard lock(mutex);
+    const auto found = all.find(number);
+    if (found == all.end()) return;
     counter = found->second;
   }
   counter->add(writes);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <weft/runtime/core/executor_list.hpp>
-
-#include <pthread.h>
+#include <weft/runtime/core/fork_guard.hpp>
 
 #include <new>
 
@@ -11,9 +10,7 @@ constinit std::mutex listed_executor::mutex_;
 constinit listed_executor* listed_executor::first_ = nullptr;
 
 listed_executor::listed_executor(executor_core& who) : who_(who), process_(::getpid()) {
-  // A child must not find the mutex locked by a thread that it does not have.
-  static const int failed = ::pthread_atfork([] { mutex_.lock(); }, [] { mutex_.unlock(); }, [] { mutex_.unlock(); });
-  if (failed != 0) throw std::bad_alloc();
+  if (!unlock_in_children<mutex_>()) throw std::bad_alloc();
   const std::lock_guard lock(mutex_);
   next_ = first_;
   previous_ = &first_;

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/runtime/core/fork_guard.hpp>
 #include <weft/runtime/core/shared_signal.hpp>
 #include <weft/runtime/error.hpp>
 #include <weft/runtime/system/system_calls.hpp>
@@ -12,6 +13,7 @@
 #include <csignal>
 #include <cstddef>
 #include <mutex>
+#include <new>
 #include <optional>
 
 namespace weft::detail {
@@ -43,6 +45,7 @@ shared_signal::shared_signal(int signal) : io_operation(io_kind::readable), sign
   if (fd < 0) throw system_error(errno, "create a signalfd");
   descriptor_ = descriptor(fd, system_calls::kernel());
   target = &descriptor_;
+  if (!unlock_in_children<signals_mutex>()) throw std::bad_alloc();
   const std::lock_guard lock(signals_mutex);
   sigset_t before;
   ::pthread_sigmask(SIG_BLOCK, &mask, &before);

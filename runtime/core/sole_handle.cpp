@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/runtime/core/fork_guard.hpp>
 #include <weft/runtime/core/sole_handle.hpp>
 
 #include <mutex>
@@ -15,10 +16,17 @@ struct shared_records {
     handle_record records[batch];
     block* older = nullptr;
   };
-  std::mutex mutex;
   handle_record* first = nullptr;
   block* newest = nullptr;
 };
+
+constinit std::mutex shared_mutex;
+
+// The lock of shared_mutex.
+[[nodiscard]] std::unique_lock<std::mutex> lock_shared() noexcept {
+  static_cast<void>(unlock_in_children<shared_mutex>());
+  return std::unique_lock(shared_mutex);
+}
 
 shared_records& shared() noexcept {
   // Never destroyed, because handles in static storage may end after everything else.
@@ -29,7 +37,7 @@ shared_records& shared() noexcept {
 
 void give_up(std::size_t keep) noexcept {
   free_records& here = free_records_here;
-  const std::lock_guard lock(shared().mutex);
+  const auto lock = lock_shared();
   while (here.count > keep) {
     handle_record& record = *here.first;
     here.first = record.next;
@@ -60,7 +68,7 @@ void handle_mark::provide() noexcept {
     record.next = std::exchange(here.first, &record);
     ++here.count;
   };
-  const std::lock_guard lock(shared().mutex);
+  const auto lock = lock_shared();
   while (here.count < batch && shared().first != nullptr) keep(*std::exchange(shared().first, shared().first->next));
   if (here.count != 0) return;
   auto* const made = new (std::nothrow) shared_records::block;
