@@ -312,7 +312,7 @@ inline void asio_loop::watch() {
                             self->watching_ = false;
                             if (!failure) return self->pump();
                             // Canceled, but there may be work to wait for again by now.
-                            if (self->context_ != nullptr && core_of(self->guest_).has_work()) self->watch();
+                            if (self->context_ != nullptr && core_of(self->guest_).has_work()) self->kick();
                           });
   watching_ = true;
 }
