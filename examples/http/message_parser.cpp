@@ -63,12 +63,16 @@ message_parser::message_parser(kind of) noexcept {
   parser_.data = this;
 }
 
-// The library takes anything behind a blank in the line of a chunk's size, and a line feed in its extensions, where
-// another one would see another size. So it stops before such a line, which is checked first.
+// The library takes anything behind a blank in the line of a chunk's size, a line feed in its extensions, and any bytes
+// for those behind a chunk and at the end of the headers, where another one would see another size or another end. So
+// it stops there, and they are checked.
 std::size_t message_parser::consume(std::span<const std::byte> bytes) {
   std::size_t taken = 0;
   do {
     auto part = bytes.subspan(taken);
+    if (!part.empty() && std::exchange(headers_end_, false) && part.front() != std::byte{'\n'}) {
+      throw bad_message("the headers do not end in a line feed");
+    }
     if (in_size_line_) {
       const std::string_view text(reinterpret_cast<const char*>(part.data()), part.size());
       if (const std::size_t end = text.find('\n'); end != std::string_view::npos) part = part.first(end + 1);
@@ -90,10 +94,16 @@ void message_parser::check_size_line(std::string_view part) {
 }
 
 std::size_t message_parser::execute(std::span<const std::byte> bytes) {
-  const std::size_t taken =
+  const std::size_t said =
       http_parser_execute(&parser_, &settings, reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  const std::size_t taken = std::min(said, bytes.size());  // of an end in the middle it says that it took a byte
+  for (const std::byte each : bytes.first(taken).last(std::min<std::size_t>(taken, 2))) {
+    last_but_one_ = std::exchange(last_, each);
+  }
+  const bool ends_line = last_ == std::byte{'\n'} && (last_but_one_ == std::byte{'\r'} || complete_);
+  if (std::exchange(chunk_ended_, false) && !ends_line) throw bad_message("a chunk does not end where it says");
   const http_errno failure = HTTP_PARSER_ERRNO(&parser_);
-  if (failure == HPE_PAUSED) {  // by on_complete(), or before the size of a chunk
+  if (failure == HPE_PAUSED) {  // by on_complete(), before the end of the headers, or before the size of a chunk
     http_parser_pause(&parser_, 0);
     return taken;
   }
@@ -173,13 +183,10 @@ int message_parser::on_headers(http_parser* parser) noexcept {
   self.expects_continue_ = parser->type == HTTP_REQUEST && parser->http_minor != 0 &&
                            same_but_for_case(without_blanks_behind(self.expect_.value), "100-continue") &&
                            (is_chunked || (said && parser->content_length != 0));
-  if (is_chunked) self.expect_size_line();
+  self.in_size_line_ = is_chunked;
+  self.headers_end_ = true;
+  http_parser_pause(parser, 1);
   return 0;
-}
-
-void message_parser::expect_size_line() noexcept {
-  in_size_line_ = true;
-  http_parser_pause(&parser_, 1);
 }
 
 int message_parser::on_chunk_size(http_parser* parser) noexcept {
@@ -188,7 +195,10 @@ int message_parser::on_chunk_size(http_parser* parser) noexcept {
 }
 
 int message_parser::on_chunk_end(http_parser* parser) noexcept {
-  if ((parser->flags & F_TRAILING) == 0) of(parser).expect_size_line();
+  message_parser& self = of(parser);
+  self.chunk_ended_ = true;
+  self.in_size_line_ = (parser->flags & F_TRAILING) == 0;
+  if (self.in_size_line_) http_parser_pause(parser, 1);
   return 0;
 }
 

@@ -72,7 +72,6 @@ class message_parser {
     std::string value{};
   };
 
-  void expect_size_line() noexcept;
   void check_size_line(std::string_view part);
   std::size_t execute(std::span<const std::byte> bytes);
   [[nodiscard]] field* named_field() noexcept;
@@ -85,6 +84,10 @@ class message_parser {
   bool in_value_ = false;  // the name is complete
   field host_;
   field expect_;
+  bool headers_end_ = false;   // with the next byte
+  bool chunk_ended_ = false;   // with the last byte taken
+  std::byte last_but_one_{};   // taken
+  std::byte last_{};           // taken
   bool in_size_line_ = false;  // of a chunk
   std::string size_line_;      // what has come of it
   const char* fault_ = nullptr;

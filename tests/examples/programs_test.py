@@ -1573,7 +1573,11 @@ class Http(StreamTest):
                       *(chunked + size + b"abc\r\n0\r\n\r\n" for size in (
                           b"3 3\r\n", b"3 \r\n", b"3\t3\r\n", b"3;a\nb\r\n", b"3;a=\x01\r\n", b"3\n", b"\r\n", b";a\r\n",
                           b"3;" + b"x" * 2000 + b"\r\n")),
-                      chunked + b"3\r\nabc\r\n0 0\r\n\r\n"):
+                      chunked + b"3\r\nabc\r\n0 0\r\n\r\n",
+                      *(chunked + b"3\r\nabc" + end for end in (b"XY0\r\n\r\n", b"\nX0\r\n\r\n", b"\n3\r\nabc",
+                                                              b"\r\n0\r\n\rX", b"\r\n0\r\na: b\r\n\rX")),
+                      b"GET / HTTP/1.1\r\nHost: a\r\n\rX",
+                      b"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\rXa"):
             self.assertTrue(self.speak(server.tcp, words).startswith(b"HTTP/1.1 400 "), words)
             self.assertEqual(self.speak(server.tcp, words).count(b"HTTP/1.1"), 1, words)
 
