@@ -339,7 +339,9 @@ task<> serve_clients(net::listener& listener, net::device& device, shared_table 
   co_await with_scope(on_failure::stop_siblings, all);
 }
 
-awaitable<void> serve_all(asio_host& host, net::device& device, const serve_options& options, signal_set* record) {
+// Stores what has ended the service, and stops `io` before what its clients use goes.
+awaitable<void> serve_all(asio::io_context& io, asio_host& host, net::device& device, const serve_options& options,
+                          signal_set* record, std::exception_ptr& failure) {
   using namespace asio::experimental::awaitable_operators;
   const table_size size = size_of_table(device, options);
   auto memory = co_await host.async(memory_of_table(device, size.bytes(), options.direct), use_awaitable);
@@ -372,8 +374,12 @@ awaitable<void> serve_all(asio_host& host, net::device& device, const serve_opti
                             .server = self,
                             .resume_within = options.resume_within};
   auto clients = serve_clients(*listener, device, shared, options, those, record);
-  // The failure of what stands first is the one that can be told.
-  co_await (host.async(std::move(clients), use_awaitable) && serve_tcp(acceptor, data, options.max_connections));
+  try {  // the failure of what stands first is the one that can be told
+    co_await (host.async(std::move(clients), use_awaitable) && serve_tcp(acceptor, data, options.max_connections));
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  io.stop();
 }
 
 // What is waited for together ends together, and says so in general words.
@@ -394,8 +400,10 @@ void serve(net::device& device, const serve_options& options) {
   asio::io_context io(1);
   asio_host host(io, options_of_each(options));
   std::exception_ptr failure;
-  asio::co_spawn(io, serve_all(host, device, options, record ? &*record : nullptr),
-                 [&](std::exception_ptr what) { failure = std::move(what); });
+  asio::co_spawn(io, serve_all(io, host, device, options, record ? &*record : nullptr, failure),
+                 [&](std::exception_ptr what) {
+                   if (what) failure = std::move(what);
+                 });
   io.run();
   if (failure) rethrow_first(failure);
 }

@@ -472,7 +472,7 @@ bool table::clearing::go_on(std::uint64_t buckets) noexcept {
 
 // ---- an entry ----
 
-table::entry::entry(table& of, key_in key, moment now, std::size_t will_store)
+table::entry::entry(table& of, key_in key, moment now, std::optional<std::size_t> will_store)
     : of_(of),
       key_(key),
       hash_(hash_of(key)),
@@ -494,15 +494,15 @@ table::entry::~entry() {
   of_.make_empty(*place_);
 }
 
-std::unique_lock<std::mutex> table::entry::lock_records(table& of, key_in key, std::size_t will_store) {
-  assert(fits_key(key.text) && will_store <= of.longest_value());
-  if (key.text.size() + will_store <= room_in_slot) return {};
+std::unique_lock<std::mutex> table::entry::lock_records(table& of, key_in key, std::optional<std::size_t> will_store) {
+  assert(fits_key(key.text) && (!will_store || *will_store <= of.longest_value()));
+  if (!will_store || key.text.size() + *will_store <= room_in_slot) return {};
   return std::unique_lock(of.records_);
 }
 
-std::optional<record_ring::record> table::entry::make_room(std::size_t will_store, moment now) {
+std::optional<record_ring::record> table::entry::make_room(std::optional<std::size_t> will_store, moment now) {
   if (!records_) return std::nullopt;
-  return of_.make_room(record_head_bytes + key_.text.size() + will_store, key_, now);
+  return of_.make_room(record_head_bytes + key_.text.size() + *will_store, key_, now);
 }
 
 // Where it is; else, of what is empty or has expired, in the emptier bucket; else what is oldest.

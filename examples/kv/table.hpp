@@ -316,7 +316,7 @@ class table::entry {
  public:
   /// The key fits (fits_key()), and is needed for as long. What has expired at `now` is not there. One that is to store
   /// a value says how many bytes that has at most: what does not fit a slot makes older records of other keys go now.
-  entry(table& of, key_in key, moment now, std::size_t will_store = 0);
+  entry(table& of, key_in key, moment now, std::optional<std::size_t> will_store = std::nullopt);
   entry(const entry&) = delete;
   entry& operator=(const entry&) = delete;
   ~entry();
@@ -334,8 +334,9 @@ class table::entry {
   void erase() noexcept;
 
  private:
-  [[nodiscard]] static std::unique_lock<std::mutex> lock_records(table& of, key_in key, std::size_t will_store);
-  [[nodiscard]] std::optional<record_ring::record> make_room(std::size_t will_store, moment now);
+  [[nodiscard]] static std::unique_lock<std::mutex> lock_records(table& of, key_in key,
+                                                                 std::optional<std::size_t> will_store);
+  [[nodiscard]] std::optional<record_ring::record> make_room(std::optional<std::size_t> will_store, moment now);
   void find_place(moment now) noexcept;
 
   table& of_;
