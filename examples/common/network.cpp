@@ -30,12 +30,17 @@ void require_greeting(weft::net::connection& peer, std::string_view protocol, st
                     fmt::format("{} does not run this version of {}", peer.peer(), program));
 }
 
-void complain(std::string_view program, std::string_view peer, std::string_view what) {
-  static weft::line_limit limit;  // peers cause them at will
+void write_line(std::FILE* to, weft::line_limit& limit, std::string_view program, std::string_view line) {
   const auto left_out = limit.next(weft::clock::steady().now());
   if (!left_out) return;
-  if (*left_out != 0) fmt::print(stderr, "{}: {} more failures were not written\n", program, *left_out);
-  fmt::print(stderr, "{}: {}: {}\n", program, printable(peer), printable(what));
+  if (*left_out != 0) std::fputs(fmt::format("{}: {} more lines were not written\n", program, *left_out).c_str(), to);
+  std::fputs(fmt::format("{}\n", line).c_str(), to);
+  std::fflush(to);
+}
+
+void complain(std::string_view program, std::string_view peer, std::string_view what) {
+  static weft::line_limit limit;
+  write_line(stderr, limit, program, fmt::format("{}: {}: {}", program, printable(peer), printable(what)));
 }
 
 weft::task<> attend(std::string_view program, std::string peer, weft::task<> life) {

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <weft/runtime/line_limit.hpp>
+
 #include <fmt/core.h>
 
 #include <signal.h>
@@ -8,6 +10,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include <common/network.hpp>
 #include <nvme/disks.hpp>
 #include <nvme/serve.hpp>
 #include <nvme/subsystem.hpp>
@@ -20,8 +23,8 @@ using weft::task;
 namespace {
 
 void print_line(std::string_view line) {
-  fmt::print("{}\n", line);
-  std::fflush(stdout);
+  static weft::line_limit limit;
+  common::write_line(stdout, limit, "nvme", line);
 }
 
 // The first signal lets what is under way end, the second one ends it.
