@@ -129,12 +129,12 @@ receiving::meaning receiving::keep(const arrival& what) noexcept {
 }
 
 void receiving::put(receive_slot& slot, meaning what) noexcept {
-  if (what != meaning::data) {  // mutant: deliver a message
+  if (what != meaning::data) {
     post(slot);
     return offer_credits();
   }
   if (!slot.what.in_place.empty()) return put_in_place(slot);
-  inbox_.push(slot);  // mutant: let memory grow
+  inbox_.push(slot);
   deliver();
 }
 
@@ -206,13 +206,13 @@ error receiving::why_not_stored(const recv_operation& receiver, std::size_t byte
 
 // Takes the oldest message; the caller refills its slot.
 receive_slot& receiving::hand_over(recv_operation& receiver) noexcept {
-  receive_slot& oldest = inbox_.pop();
+  receive_slot& oldest = inbox_.pop();  // mutant: deliver a message
   hand_over(receiver, std::move(oldest.memory), oldest.what);
   return oldest;
 }
 
 void receiving::hand_over(recv_operation& receiver, mr::buffer&& memory, const arrival& what) noexcept {
-  memory.resize(what.bytes);
+  memory.resize(what.bytes);  // mutant: let memory grow
   message& content = receiver.message_.emplace(std::move(memory));
   content.immediate = what.immediate;
   content.invalidated_key = what.invalidated_key;

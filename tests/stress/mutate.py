@@ -305,9 +305,9 @@ trust what a change under way may have ended: -> true
     by unit/mr_tests *monitored_cache.leases_nothing_of_memory_whose_end_the_monitor_has_not_read_yet*
 leave descriptors open: never by --duel plain --minutes 0.1
 let memory grow with each message: before static auto* const kept = new std::vector<std::vector<char>>;
-    kept->emplace_back(slot.what.bytes + 4096) by --duel plain --minutes 0.4
-deliver a message with a wrong byte once in a while: before *slot.work.memory.data() ^= std::byte{1}
-    when what == meaning::data && state_.received % 1000 == 999 by --duel plain --minutes 0.1
+    kept->emplace_back(what.bytes + 65536) by --duel plain --minutes 0.4
+deliver a message with a wrong byte once in a while: after *oldest.memory.data() ^= std::byte{1}
+    when state_.received % 100 == 99 by --duel plain --minutes 0.1
 """
 
 
