@@ -15,8 +15,7 @@ class io_wait final : public operation_base, private io_operation {
   io_wait(io_kind call, descriptor& where) noexcept : io_operation(call) { target = &where; }
   io_wait(io_kind call, descriptor& where, msghdr& what, int flags_of_call) noexcept
       : io_operation(call, where, what, flags_of_call) {}
-  io_wait(io_kind call, descriptor& where, sockaddr_storage& address, socklen_t length) noexcept
-      : io_wait(call, where) {
+  io_wait(io_kind call, descriptor& where, sockaddr_storage& address, unsigned length) noexcept : io_wait(call, where) {
     peer = &address;
     peer_length = length;
   }
