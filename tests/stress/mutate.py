@@ -232,7 +232,7 @@ take a message out of the ring ahead of those that arrived before: inbox_.empty(
 take a message out of the ring before all of it is there: -> true
     by unit/shm_link_tests *with_a_message_that_is_cut_off_where_a_task_asks_for_it*
 do not look behind the last message of a peer that has left, once a task has taken it: skip
-    by --sim --transport shm --first 880000 --seeds 1000
+    by unit/shm_link_tests *that_has_died_has_left_messages_for_which_there_was_no_receive*
 store a message beyond the end of the memory that was given for it: content.size() > target.size() -> false
     by --sim --transport shm --seeds 400
 keep the region of a receive when its receive has ended: skip by --sim --transport shm --seeds 400
