@@ -596,22 +596,6 @@ TEST_F(kv_table, a_key_that_is_set_anew_is_there_until_then) {
   }
 }
 
-TEST_F(kv_table, what_stores_nothing_makes_no_room) {
-  const std::string own(longest_key, 'o');
-  table_.set(own, "value", {}, now_);
-  for (std::uint64_t i = 0; table_.evicted() == 0; ++i) {
-    table_.set(own, "value", {}, now_);  // never the oldest
-    table_.set(bench_key(i), std::string(300, 'v'), {}, now_);
-  }
-  const std::uint64_t evicted = table_.evicted();
-  table::entry(table_, std::string(longest_key, 'a'), now_).erase();
-  { table::entry(table_, own, now_).change({.flags = 1}); }
-  EXPECT_EQ(table_.evicted(), evicted);
-  value got;
-  EXPECT_EQ(look(own, got, now_), outcome::found);
-  EXPECT_EQ(got.flags(), 1u);
-}
-
 TEST_F(kv_table, what_is_beside_a_long_value_changes_without_it) {
   const std::string text(5000, 'v');
   table_.set("key", text, {.flags = 3}, now_);
