@@ -13,13 +13,13 @@
 namespace weft::mr::detail {
 namespace {
 
-constinit std::mutex mutex;  // guards the table
-using table = std::unordered_map<std::uint32_t, std::shared_ptr<write_counter_core>>;
+constinit std::mutex open_counters_mutex;
+using open_counters = std::unordered_map<std::uint32_t, std::shared_ptr<write_counter_core>>;
 
-table& of_process() noexcept {
+open_counters& of_process() noexcept {
   // Never destroyed, because static objects may own regions.
-  alignas(table) static std::array<std::byte, sizeof(table)> room;
-  static table& all = *::new (room.data()) table;
+  alignas(open_counters) static std::array<std::byte, sizeof(open_counters)> room;
+  static open_counters& all = *::new (room.data()) open_counters;
   return all;
 }
 
@@ -32,20 +32,20 @@ std::uint32_t draw_number() {
 }  // namespace
 
 told_counter::told_counter(std::shared_ptr<write_counter_core> counts) {
-  if (!weft::detail::unlock_in_children<mutex>()) throw std::bad_alloc();
-  table& all = of_process();
+  if (!weft::detail::unlock_in_children<open_counters_mutex>()) throw std::bad_alloc();
+  open_counters& all = of_process();
   while (number_ == 0) {
     const std::uint32_t drawn = draw_number();
-    const std::lock_guard lock(mutex);
+    const std::lock_guard lock(open_counters_mutex);
     if (all.try_emplace(drawn, counts).second) number_ = drawn;
   }
 }
 
 told_counter::~told_counter() {
   if (number_ == 0) return;
-  table& all = of_process();
+  open_counters& all = of_process();
   std::shared_ptr<write_counter_core> last;  // destroyed after the lock is released
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(open_counters_mutex);
   const auto found = all.find(number_);
   last = std::move(found->second);
   all.erase(found);
@@ -54,8 +54,8 @@ told_counter::~told_counter() {
 void told_counter::add(std::uint32_t number, std::uint32_t writes) noexcept {
   std::shared_ptr<write_counter_core> counter;
   {
-    table& all = of_process();
-    const std::lock_guard lock(mutex);
+    open_counters& all = of_process();
+    const std::lock_guard lock(open_counters_mutex);
     const auto found = all.find(number);
     if (found == all.end()) return;
     counter = found->second;

@@ -20,12 +20,11 @@ struct shared_records {
   block* newest = nullptr;
 };
 
-constinit std::mutex shared_mutex;
+constinit std::mutex records_mutex;
 
-// The lock of shared_mutex.
-[[nodiscard]] std::unique_lock<std::mutex> lock_shared() noexcept {
-  static_cast<void>(unlock_in_children<shared_mutex>());
-  return std::unique_lock(shared_mutex);
+[[nodiscard]] std::unique_lock<std::mutex> lock_records() noexcept {
+  static_cast<void>(unlock_in_children<records_mutex>());
+  return std::unique_lock(records_mutex);
 }
 
 shared_records& shared() noexcept {
@@ -37,7 +36,7 @@ shared_records& shared() noexcept {
 
 void give_up(std::size_t keep) noexcept {
   free_records& here = free_records_here;
-  const auto lock = lock_shared();
+  const auto lock = lock_records();
   while (here.count > keep) {
     handle_record& record = *here.first;
     here.first = record.next;
@@ -68,7 +67,7 @@ void handle_mark::provide() noexcept {
     record.next = std::exchange(here.first, &record);
     ++here.count;
   };
-  const auto lock = lock_shared();
+  const auto lock = lock_records();
   while (here.count < batch && shared().first != nullptr) keep(*std::exchange(shared().first, shared().first->next));
   if (here.count != 0) return;
   auto* const made = new (std::nothrow) shared_records::block;
