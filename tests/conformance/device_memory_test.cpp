@@ -772,6 +772,7 @@ TEST_P_TASK_WHERE(device_memory, is_filled_by_a_stream_of_the_program_that_is_wa
   }
   control().release();
   co_await mr::stream_finished(gpu(), stream);
+  EXPECT_EQ(functions.stream_synchronize(stream), status::success);  // the driver has closed its copies of descriptors
   EXPECT_EQ(functions.stream_destroy(stream), status::success);
   EXPECT_EQ(functions.ctx_pop_current(&context), status::success);
   EXPECT_EQ(functions.device_primary_ctx_release(0), status::success);
