@@ -25,17 +25,25 @@ void run_on_base::cancel() noexcept {
   where_.submit(stop_);  // mutant: stop a task
 }
 
-void run_on_base::call_ended() noexcept { mail_done(); }
-
-void run_on_base::stop() noexcept {
-  call_.request_stop();
-  mail_done();
+// A stop that is on its way is withdrawn: it might come when the run() of where_ has returned, and where_ is gone.
+void run_on_base::call_ended() noexcept {
+  const bool was_last = is_last();
+  if (!was_last && stop_runs_) return;  // the task has ended in the middle of stop()
+  if (!was_last) where_.withdraw(stop_);
+  answer();
 }
 
-void run_on_base::mail_done() noexcept {
-  executor_core& home_executor = home();
-  // mutant: resume who waits for another executor
-  if (outstanding_.fetch_sub(1, std::memory_order_acq_rel) == 1) home_executor.submit(home_mail_);
+void run_on_base::stop() noexcept {
+  stop_runs_ = true;
+  call_.request_stop();
+  stop_runs_ = false;
+  if (is_last()) answer();
+}
+
+bool run_on_base::is_last() noexcept { return outstanding_.fetch_sub(1, std::memory_order_acq_rel) == 1; }
+
+void run_on_base::answer() noexcept {
+  home().submit(home_mail_);  // mutant: resume who waits for another executor
 }
 
 void run_on_base::come_home() noexcept { finish(); }

@@ -17,7 +17,8 @@ namespace detail {
 /// The part of run_on() that does not depend on the task's type: the answer's way back, and the stop.
 ///
 /// outstanding_ counts the work on the other executor: the call, and a stop. Whichever ends last sends the answer home,
-/// so none of this object's mail is in a mailbox when the waiter resumes.
+/// so none of this object's mail is in a mailbox when the waiter resumes. A stop that has not come when the call ends
+/// never comes.
 class run_on_base : public operation_base, private remote_call_base::caller {
  public:
   [[nodiscard]] std::string describe() const override { return "a task on another executor"; }
@@ -49,7 +50,8 @@ class run_on_base : public operation_base, private remote_call_base::caller {
   void cancel() noexcept override;
   void call_ended() noexcept override;  // on where_
   void stop() noexcept;                 // on where_
-  void mail_done() noexcept;            // on where_
+  bool is_last() noexcept;              // on where_
+  void answer() noexcept;               // on where_
   void come_home() noexcept;            // on home()
 
   executor_core& where_;
@@ -59,6 +61,7 @@ class run_on_base : public operation_base, private remote_call_base::caller {
   /// Counts the call and the stop until each has ended on where_. At 0 the answer is on its way home, and no more mail
   /// may be sent to where_.
   std::atomic<unsigned> outstanding_{0};
+  bool stop_runs_ = false;  // on where_
 };
 
 template <class T>

@@ -285,7 +285,7 @@ void executor_core::wake() noexcept {
 }
 
 void executor_core::withdraw(detail::remote_work& work) noexcept {
-  assert(belongs_to_this_thread());
+  assert(belongs_to_this_thread() || has_ended());
   while (!mail_.remove(work)) std::this_thread::yield();
 }
 

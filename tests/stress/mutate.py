@@ -76,7 +76,7 @@ send what may have changed since its checksum was taken: -> false
 lose an arena that was given back: before static_cast<void>(memory_.release())
 lose the wake-up of another executor: skip when current_ != nullptr
 stop a task of another executor on this one: instead stop()
-resume who waits for another executor over there: home_executor.submit(home_mail_) -> come_home()
+resume who waits for another executor over there: home().submit(home_mail_) -> come_home()
 serve who waits for a buffer on another executor without waking it: always when executor_core::current() != nullptr
 leave what another executor keeps at hand while somebody waits for it: before return
     when executor_core::current() != nullptr && !home_.on_own_thread()
