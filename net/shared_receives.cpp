@@ -19,7 +19,7 @@ shared_receives& shared_receives::operator=(shared_receives&& other) noexcept {
 shared_receives::~shared_receives() { release(); }
 
 void shared_receives::release() noexcept {
-  if (state_ != nullptr) shared_receive_group::close(state_.take());
+  if (state_ != nullptr) shared_receive_group::let_go(state_.take());
 }
 
 const shared_receive_options& shared_receives::options() const {

@@ -118,21 +118,16 @@ task<std::shared_ptr<shared_receive_group>> shared_receive_group::make(std::shar
   co_return made;
 }
 
-void shared_receive_group::close(std::shared_ptr<shared_receive_group> group) noexcept {
-  shared_receive_group& self = *group;
-  if (self.home_.belongs_to_this_thread()) return self.close_sets();
-  self.closing_ = std::move(group);
-  self.home_.submit(self);
-}
-
-void shared_receive_group::run_on_executor() noexcept {
-  const std::shared_ptr<shared_receive_group> last = std::move(closing_);
-  close_sets();
-}
-
 // Fabrics with the same domain share a set, which may thus be closed twice.
-void shared_receive_group::close_sets() noexcept {
+shared_receive_group::~shared_receive_group() {
   for (const auto& each : of_fabrics_) each->close();
+}
+
+void shared_receive_group::let_go(std::shared_ptr<shared_receive_group> group) noexcept {
+  shared_receive_group& self = *group;
+  if (self.home_.belongs_to_this_thread()) return;
+  self.let_go_of_ = std::move(group);
+  self.home_.submit(self);
 }
 
 }  // namespace weft::net

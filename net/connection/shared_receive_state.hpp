@@ -47,7 +47,7 @@ class shared_receive_state final : public std::enable_shared_from_this<shared_re
   /// Adds a connection, which uses the receives until leave().
   void join(user& one);
   void leave(user& one) noexcept;
-  /// Lets the refill stop as soon as no connection uses the receives. Called once the program's handle is destroyed.
+  /// Lets the refill stop as soon as no connection uses the receives. Called once no connection can join them.
   void close() noexcept;
 
   /// Posts a slot that has its memory.
@@ -74,8 +74,15 @@ class shared_receive_state final : public std::enable_shared_from_this<shared_re
 };
 
 /// The receives behind shared_receives: one set for each domain of a device. Fabrics with the same domain share a set.
+/// The program's handle and the set-ups of connections that will use the receives own the group together, and the last
+/// of them closes the sets.
 class shared_receive_group final : private weft::detail::remote_work {
  public:
+  shared_receive_group() = default;
+  shared_receive_group(const shared_receive_group&) = delete;
+  shared_receive_group& operator=(const shared_receive_group&) = delete;
+  ~shared_receive_group();
+
   static task<std::shared_ptr<shared_receive_group>> make(std::shared_ptr<device_state> device,
                                                           shared_receive_options options);
 
@@ -83,17 +90,16 @@ class shared_receive_group final : private weft::detail::remote_work {
   [[nodiscard]] const std::shared_ptr<shared_receive_state>& on(std::size_t fabric) const noexcept {
     return of_fabrics_[fabric];
   }
-  /// Closes all sets. Called when the program's handle is destroyed, on any thread. Takes the handle's ownership to the
-  /// sets' executor, because whoever lets go last releases the sets, which only that executor's thread may do.
-  static void close(std::shared_ptr<shared_receive_group> group) noexcept;
+  /// Called when the program's handle is destroyed, on any thread. Takes the handle's ownership to the sets' executor,
+  /// because whoever lets go last releases the sets, which only that executor's thread may do.
+  static void let_go(std::shared_ptr<shared_receive_group> group) noexcept;
 
  private:
-  void run_on_executor() noexcept override;
-  void close_sets() noexcept;
+  void run_on_executor() noexcept override { let_go_of_.reset(); }
 
   executor_core& home_ = *executor_core::current();
   std::vector<std::shared_ptr<shared_receive_state>> of_fabrics_;
-  std::shared_ptr<shared_receive_group> closing_;  // this object, while close() is on its way to home_
+  std::shared_ptr<shared_receive_group> let_go_of_;  // this object, while let_go() is on its way to home_
 };
 
 /// Finds the shared receives that `options` name, for connect() and accept(); null if they name none. Throws

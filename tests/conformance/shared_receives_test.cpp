@@ -39,6 +39,26 @@ class shared_receives : public peers {
     co_await ends.client.flush(open.remote());
   }
 
+  /// The server keeps messages until the pool has no memory for another one.
+  task<> keep_what_the_pool_has(scope& tasks, connected& ends) {
+    constexpr unsigned messages = 30;
+    const auto ask = [&]() -> task<> {
+      for (unsigned i = 0; i < messages; ++i) co_await send_one(ends.client, 1000, i);
+    };
+    attempt asking(tasks, ask());
+    std::vector<net::message> kept;
+    for (unsigned received = 0; received < messages; ++received) {
+      attempt one(tasks, [](net::connection& at, std::vector<net::message>& into) -> task<> {
+        into.push_back(co_await at.recv_or_throw());
+      }(ends.server, kept));
+      co_await settle();
+      if (!one.ended()) kept.clear();
+      co_await one.end();
+      EXPECT_TRUE(one.succeeded() && holds(kept.back().bytes(), received)) << received;
+    }
+    co_await asking.end();
+  }
+
   [[nodiscard]] std::size_t receive_bytes() { return pool().statistics().receive.in_use_bytes; }
 };
 WEFT_ON_EVERY_TRANSPORT(shared_receives);
@@ -175,24 +195,23 @@ TEST_P(shared_receives, whose_payloads_are_kept_come_back_when_the_pool_has_memo
   open_device(tight);
   with_queue({.receive_size = 200'000, .depth = 4}, [&](net::shared_receives& queue, scope& tasks) -> task<> {
     auto ends = co_await connect_pair(options(), on(queue));
-    constexpr unsigned messages = 30;
-    const auto ask = [&]() -> task<> {
-      for (unsigned i = 0; i < messages; ++i) co_await send_one(ends.client, 1000, i);
-    };
-    attempt asking(tasks, ask());
-    std::vector<net::message> kept;
-    unsigned received = 0;
-    while (received < messages) {
-      attempt one(tasks, [](net::connection& at, std::vector<net::message>& into) -> task<> {
-        into.push_back(co_await at.recv_or_throw());
-      }(ends.server, kept));
-      co_await settle();
-      if (!one.ended()) kept.clear();  // as many as the pool has
-      co_await one.end();
-      EXPECT_TRUE(one.succeeded() && holds(kept.back().bytes(), received)) << received;
-      ++received;
-    }
-    co_await asking.end();
+    co_await keep_what_the_pool_has(tasks, ends);
+  });
+}
+
+TEST_P(shared_receives, that_the_program_lets_go_of_while_it_accepts_come_back_as_well) {
+  open_device(tight);
+  with_queue({.receive_size = 200'000, .depth = 4}, [&](net::shared_receives& queue, scope& tasks) -> task<> {
+    auto listener = co_await device().listen(GetParam().any_address);
+    std::optional<net::connection> server;
+    const auto accept = [&]() -> task<> { server = co_await listener.accept(on(queue)); };
+    attempt accepting(tasks, accept());
+    co_await settle();
+    std::optional<net::shared_receives>(std::move(queue)).reset();
+    auto client = co_await device().connect(std::string(listener.address()), options());
+    co_await accepting.end();
+    connected ends(std::move(client), *std::move(server));
+    co_await keep_what_the_pool_has(tasks, ends);
   });
 }
 
