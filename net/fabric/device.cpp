@@ -128,6 +128,7 @@ void device::choose(std::string_view provider) {
   const std::string asked(provider);
   if (try_choice(asked, true, true) || try_choice(asked, true, false)) return;
   if (try_choice(asked, false, true) || try_choice(asked, false, false)) return;
+  if (asked == "net") return choose("tcp");  // its name since libfabric 1.18
   const std::vector<std::string> names = provider_names(calls_);
   if (names.empty()) throw error(errc::not_supported, "libfabric has no provider with FI_EP_RDM on this machine");
   throw error(errc::not_supported,

@@ -56,7 +56,7 @@ frame_kind say_hello(const descriptor& socket, std::uint16_t port, std::string_v
   const sockaddr_in to = loopback_at(INADDR_LOOPBACK, port);
   EXPECT_EQ(::connect(socket.fd(), reinterpret_cast<const sockaddr*>(&to), sizeof to), 0);
   frame hello{.incoming_reads = 1, .outgoing_reads = 1, .token = 1};
-  hello.set_name(of);
+  hello.set_name(net::fabric::device(net::fabric::fabric_calls::library(), of).provider());
   EXPECT_TRUE(hello.set_address(std::as_bytes(std::span(&endpoint, 1))));
   send_frame(socket, hello);
   std::array<std::byte, frame::max_bytes> words;
