@@ -2439,6 +2439,7 @@ class Recorder(unittest.TextTestResult):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.root = ElementTree.Element("testsuites")
+        self.began = time.monotonic()  # a class may be skipped before the first test
 
     def startTest(self, test):
         super().startTest(test)
