@@ -64,6 +64,8 @@ constexpr const char* chosen =
     "*/verbs_and_verbs:*/verbs_and_iwarp:*/iwarp_and_verbs:*/verbs_verbs_and_iwarp:*lists.*/verbs"
     // They have executors on threads of their own, of which the simulated kernel knows nothing.
     "-*threads.*:*frozen.*:*atomics.of_many_executors*:*cost.at_most_two*:*cost.an_idle_connection*:"
+    // So has a cache.
+    "*.of_a_cache_serve*:"
     // The simulation allocates, pins no pages, and takes memory that is not there.
     "*cost.no_heap_allocation*:*registrations.survive_the_loss*:*registrations.of_memory_that_cannot*:"
     // They name times of this machine's clock.
