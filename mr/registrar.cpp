@@ -183,6 +183,7 @@ void registrar::check(std::span<std::byte> memory, const registration_options& o
   if (memory.empty()) refuse(errc::zero_length, "a region needs at least one byte");
   if (memory.data() == nullptr)
     throw error(errc::null_address, fmt::format("register {} bytes on {}", memory.size(), name_));
+  if (detail::wraps_around(memory)) refuse(errc::out_of_range, "the memory wraps around");
   if (options.device != nullptr) check_device(options);
   check_supported(options);
   constexpr usage lazy_usages = usage::read_src | usage::write_dst | usage::flush_visibility;
@@ -245,6 +246,7 @@ void registrar::check_ranges(std::span<const std::span<std::byte>> ranges, const
     if (is_everything(range)) refuse(errc::invalid_argument, "everything is a region by itself");
     if (range.empty()) refuse(errc::zero_length, "each range needs at least one byte");
     if (range.data() == nullptr) refuse(errc::null_address, "each range needs an address");
+    if (detail::wraps_around(range)) refuse(errc::out_of_range, "a range wraps around");
     if (range.size() > std::numeric_limits<std::uint64_t>::max() - sum)
       refuse(errc::out_of_range, "the ranges together have 2^64 bytes or more");
     sum += range.size();

@@ -80,6 +80,7 @@ void cache_core::refuse(std::span<std::byte> memory, mr::usage purpose) const {
   if (memory.empty()) throw refusal(errc::zero_length, "a lease needs at least one byte");
   if (memory.data() == nullptr) throw refusal(errc::null_address, "a lease needs an address");
   if (is_everything(memory)) throw refusal(errc::invalid_argument, "everything is a region, and not leased");
+  if (wraps_around(memory)) throw refusal(errc::out_of_range, "the memory wraps around");
   if (const mr::usage unknown = purpose & ~known_usages; unknown != mr::usage::none) {
     throw refusal(errc::unknown_usage, to_string(unknown));
   }

@@ -8,6 +8,7 @@
 #include <weft/mr/domain.hpp>
 #include <weft/mr/everything.hpp>
 #include <weft/mr/region.hpp>
+#include <weft/mr/system/page.hpp>
 #include <weft/runtime/core/birthplace.hpp>
 #include <weft/runtime/core/light_mutex.hpp>
 #include <weft/runtime/core/remote_waiter.hpp>
@@ -142,7 +143,7 @@ class cache_core final : public std::enable_shared_from_this<cache_core>, privat
   void check(std::span<std::byte> memory, mr::usage purpose) const {
     constexpr mr::usage refused = ~known_usages | peer_usages;
     if (memory.empty() || memory.data() == nullptr || overlaps(purpose, refused) || is_parents() ||
-        is_everything(memory))
+        is_everything(memory) || wraps_around(memory))
       refuse(memory, purpose);
   }
   [[noreturn]] void refuse(std::span<std::byte> memory, mr::usage purpose) const;

@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include <cstddef>
+#include <cstdint>
+#include <span>
 
 // Since Linux 5.14; the headers may be older.
 #ifndef MADV_POPULATE_WRITE
@@ -18,6 +20,11 @@ namespace weft::mr::detail {
 [[nodiscard]] inline std::size_t page_bytes() noexcept {
   static const auto bytes = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   return bytes;
+}
+
+/// Whether a range would go beyond the end of the address space.
+[[nodiscard]] inline bool wraps_around(std::span<const std::byte> range) noexcept {
+  return range.size() > UINTPTR_MAX - reinterpret_cast<std::uintptr_t>(range.data());
 }
 
 constexpr std::size_t round_up(std::size_t bytes, std::size_t unit) noexcept {

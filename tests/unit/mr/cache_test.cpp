@@ -105,6 +105,11 @@ TEST_F_CACHE(cache_test, what_cannot_be_leased_is_refused_before_anything_happen
   EXPECT_EQ(cache.statistics().misses, 0u);
 }
 
+TEST_F_CACHE(cache_test, memory_that_wraps_around_is_no_part_of_what_is_kept) {
+  co_await touch(cache, part(0, 4096));
+  EXPECT_EQ(co_await failure_of(cache, {memory.data() + 64, SIZE_MAX - 31}), errc::out_of_range);
+}
+
 TEST_F(cache_test, registers_on_a_worker_and_deregisters_on_one) {
   const std::thread::id here = std::this_thread::get_id();
   test::run([&]() -> task<> {

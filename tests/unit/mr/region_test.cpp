@@ -47,6 +47,12 @@ TEST_F(registration_rules, null_cannot_be_registered) {
   expect_refused({static_cast<std::byte*>(nullptr), 8}, {.usage = usage::send}, errc::null_address);
 }
 
+TEST_F(registration_rules, memory_does_not_wrap_around) {
+  const std::span<std::byte> around(memory.bytes.data(), SIZE_MAX - 31);
+  expect_refused(around, {.usage = usage::send}, errc::out_of_range);
+  expect_refused(around, {.usage = usage::write_dst, .zero_based = true}, errc::out_of_range);
+}
+
 TEST_F(registration_rules, unknown_usage_bits_are_refused) {
   for (unsigned bit = 10; bit < 16; ++bit) {
     expect_refused(memory.bytes, {.usage = static_cast<usage>(1U << bit)}, errc::unknown_usage);
