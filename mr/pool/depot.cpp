@@ -103,6 +103,7 @@ block* depot::take(std::size_t bytes) noexcept {
 }
 
 std::size_t depot::most_blocks(std::size_t bytes, std::size_t limit) const noexcept {
+  if (bytes > limit) return 0;
   if (!shares_arena(bytes)) return limit / round_up(std::max<std::size_t>(bytes, 1), page_bytes());
   const std::size_t block_bytes = class_bytes(class_of(bytes));
   const auto blocks_in = [block_bytes](std::size_t chunks) { return chunks * chunk_bytes / block_bytes; };

@@ -145,6 +145,7 @@ TEST_F_POOL(pool_test, too_large_a_buffer_is_refused_with_the_limit_in_words, sm
 TEST_F(pool_test, a_budget_of_nothing_refuses_every_buffer) {
   pool source(domain, {.receive_fraction = 1});
   EXPECT_EQ(source.max_buffers(0), 0U);
+  EXPECT_EQ(source.max_buffers(SIZE_MAX), 0U);
   EXPECT_EQ(test::code_thrown_by([&] { static_cast<void>(source.try_allocate(0)); }), errc::invalid_argument);
   const auto ask = [&]() -> task<> {
     EXPECT_EQ(co_await test::code_of(source.allocate(0)), errc::invalid_argument);
