@@ -162,15 +162,16 @@ void submission::perform() noexcept {
       while (pages.next()) {
         if (!is_abandoned()) continue;
         failure_ = canceled_;
-        return;
+        break;
       }
     }
-    target_->register_now();
+    if (!failure_) target_->register_now();
   } catch (const error& why) {
     failure_ = why;
   } catch (const std::exception&) {
     failure_ = out_of_memory_;
   }
+  if (failure_) target_.reset();
 }
 
 // Undoes the registration, which blocks if the memory is registered.

@@ -128,6 +128,16 @@ TASK_TEST_F(event_queues, say_why_a_registration_has_failed) {
   EXPECT_EQ(test::code_thrown_by([&] { return pending.key(); }), errc::no_memory);
 }
 
+TASK_TEST_F(event_queues, free_what_they_own_once_it_could_not_be_registered) {
+  domain->refuse = true;
+  auto owned = std::make_shared<std::array<std::byte, 64>>();
+  const std::weak_ptr<std::array<std::byte, 64>> watched = owned;
+  porting::event_queue queue;
+  const auto pending = porting::submit(*domain, std::move(owned), {.usage = usage::write_dst}, queue, nullptr);
+  co_await expect_failure(queue, errc::no_memory);
+  EXPECT_TRUE(watched.expired());
+}
+
 TASK_TEST_F(event_queues, survive_a_domain_that_runs_out_of_memory) {
   domain->while_registering = [] { throw std::bad_alloc(); };
   porting::event_queue queue;
