@@ -18,12 +18,14 @@ constexpr std::size_t largest_of_all = std::size_t{64} << 10;
 // The largest message to a peer whose receive_size is not known.
 constexpr std::size_t usual_message = 4096;
 
-std::size_t largest_message(const capabilities& link) noexcept {
+std::size_t largest_message(const capabilities& link, const mr::pool& pool) noexcept {
   const std::uint64_t takes = link.native || link.max_send_bytes != 0 ? link.max_send_bytes : usual_message;
   // A device may report that it carries less than a trailer.
   const std::uint64_t carries =
       link.max_message_bytes - std::min<std::uint64_t>(link.max_message_bytes, trailer::max_bytes);
-  return static_cast<std::size_t>(std::min<std::uint64_t>({takes, carries, largest_of_all}));
+  const std::size_t has = pool.max_buffer_bytes();  // 0: its own words will say so
+  return static_cast<std::size_t>(
+      std::min<std::uint64_t>({takes, carries, largest_of_all, has != 0 ? has : largest_of_all}));
 }
 
 }  // namespace
@@ -31,7 +33,7 @@ std::size_t largest_message(const capabilities& link) noexcept {
 message_stream::message_stream(connection over)
     : stream_core(over.checked().home(), over.checked().pool(), std::string(over.peer())),
       connection_(std::move(over)),
-      largest_(largest_message(connection_->capabilities())) {}
+      largest_(largest_message(connection_->capabilities(), pool_)) {}
 
 connection& message_stream::open_for(const char* what) {
   check_thread(what);
@@ -166,6 +168,8 @@ std::size_t message_stream::outgoing::on_their_way() noexcept {
 
 // Yields how many bytes are on their way; throws if there are none.
 task<std::size_t> message_stream::send(outgoing& messages) {
+  // Others may have had a turn since this was called, and have dropped the stream.
+  static_cast<void>(open_for("write to a stream"));
   std::exception_ptr failure;
   try {
     const std::span<transfer> all = messages.all();
@@ -191,6 +195,7 @@ task<std::size_t> message_stream::send(outgoing& messages) {
 // Waits until the pool has memory, but no longer than the stream is open: see stop_waiting().
 task<mr::buffer> message_stream::wait_for_memory(std::size_t size, const char* what) {
   turn mine(co_await weft::detail::current_promise(), waiting_, what);
+  static_cast<void>(open_for(what));  // as in send()
   try {
     auto memory = co_await pool_.allocate(size);
     co_return memory;

@@ -136,6 +136,42 @@ TEST_P(asio_stream_test, cancel_close_and_the_destructor_end_what_is_pending_wit
   }());
 }
 
+TEST_P(asio_stream_test, close_behind_what_was_written_although_the_peer_says_more_than_is_read) {
+  test::run(io_, [&]() -> awaitable<void> {
+    ends both;
+    co_await connect(both);
+    const std::vector<char> words(100'000);
+    std::size_t sent = 0;
+    for (bool ended = true; ended;) {  // until there is no room on the way
+      asio::cancellation_signal signal;
+      ended = false;
+      const auto count = [&](std::error_code, std::size_t bytes) {
+        sent += bytes;
+        ended = true;
+      };
+      both.a.async_write_some(asio::buffer(words), asio::bind_cancellation_slot(signal.slot(), count));
+      for (int i = 0; i < 20 && !ended; ++i) co_await asio::post(io_, use_awaitable);
+      if (ended) continue;
+      signal.emit(asio::cancellation_type::total);
+      while (!std::exchange(ended, false)) co_await asio::post(io_, use_awaitable);
+    }
+    both.a.close();
+    // Over messages the peer may know of the end by now.
+    static_cast<void>(co_await asio::async_write(both.b, asio::buffer("x", 1), as_tuple(use_awaitable)));
+    std::vector<char> room(100'000);
+    std::size_t got = 0;
+    for (std::error_code failure; !failure;) {
+      std::size_t count = 0;
+      std::tie(failure, count) = co_await both.b.async_read_some(asio::buffer(room), as_tuple(use_awaitable));
+      got += count;
+      EXPECT_TRUE(!failure || failure == asio::error::eof) << failure.message();
+    }
+    EXPECT_EQ(got, sent);
+    both.b.close();
+    co_await host_->async(both.a.close(), use_awaitable);
+  }());
+}
+
 TEST_P(asio_stream_test, the_peers_end_is_eof_and_its_death_is_not) {
   test::run(io_, [&]() -> awaitable<void> {
     std::array<char, 50> room{};

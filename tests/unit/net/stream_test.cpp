@@ -588,6 +588,43 @@ TEST_P_TASK(message_stream_test, a_write_that_waits_for_memory_ends_with_the_str
   }
 }
 
+// After so many resumptions in a row a coroutine that was just called waits for its turn, and others come before it.
+TEST_P_TASK(message_stream_test, a_write_that_is_broken_off_anywhere_ends_with_the_stream) {
+  open_device({.pool = {.max_bytes = std::size_t{8} << 20}});
+  const content words = bytes_from(0, 10'000);
+  const auto nothing = []() -> task<> { co_return; };
+  for (int calls = 2040; calls < 2050 && !HasFailure(); ++calls) {
+    auto both = co_await connect();
+    auto held = co_await use_up(pool(), mr::budget::send);
+    const auto write = [&]() -> task<> {
+      co_await yield();
+      for (int i = 0; i < calls; ++i) co_await nothing();
+      co_await both.a.write_some(words);
+    };
+    const auto end = [&]() -> task<> {
+      co_await yield();
+      both.a = net::stream();
+      co_await settle();
+      EXPECT_EQ(pool().statistics().send.waiting, 0u) << calls;
+      held.clear();
+    };
+    const auto ended = co_await when_all(code_of(write()), end());
+    EXPECT_EQ(std::get<0>(ended), errc::closed);
+  }
+}
+
+TEST_P_TASK(message_stream_test, no_message_is_larger_than_the_pool_of_this_end_has_room_for) {
+  auto wide = net::stream_options();
+  wide.receive_size = std::size_t{64} << 10;
+  auto listener = co_await listen();
+  auto narrow = net::device::open("iwarp", {.pool = {.max_bytes = std::size_t{32} << 10}});
+  auto both = co_await when_all(
+      net::stream::connect(narrow, std::string(listener.address()), {.receive_size = 100, .receive_depth = 2}),
+      accept(listener, wide));
+  const content words = bytes_from(0, 40'000);
+  EXPECT_GE(co_await std::get<0>(both).write_some(words), 1u);
+}
+
 TEST_P_STREAMS(message_stream_test, read_bytes_hands_out_what_was_received_and_what_is_left_of_it) {
   const auto words = bytes_from(0, 1000);
   co_await a.write(words);
