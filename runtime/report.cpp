@@ -5,11 +5,14 @@
 
 #include <fmt/core.h>
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <atomic>
 #include <bitset>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <thread>
 #include <utility>
 
@@ -19,6 +22,8 @@ namespace {
 constinit std::atomic<report_handler*> handler_in_use{nullptr};
 // How many threads are inside a handler, or about to look for one.
 constinit std::atomic<unsigned> handling{0};
+// How often this thread is.
+constinit thread_local unsigned inside = 0;
 
 // Names the task that a report is about, as a dump does: "[peers] first: serve (server.cpp:12)".
 std::string whom_it_concerns(const report& what) {
@@ -73,6 +78,12 @@ bool is_wanted(report_kind kind) noexcept {
 
 constinit line_limit failures;
 
+// A child of fork(2) has only the thread that forked: no other is inside a handler there, nor will let go of a mutex.
+void forget_other_threads() noexcept {
+  handling.store(inside, std::memory_order_relaxed);
+  std::construct_at(&failures);
+}
+
 // Whether a report exceeds the limit on failures, which peers can cause at will. Writes how many were left out before.
 bool is_left_out(report_kind kind) noexcept {
   if (kind != report_kind::failure) return false;
@@ -124,10 +135,14 @@ report_handler* set_report_handler(report_handler* handler) noexcept {
 }
 
 void send_report(const report& what) noexcept {
+  static const int failed = ::pthread_atfork(nullptr, nullptr, forget_other_threads);
+  static_cast<void>(failed);  // without memory for that, a child may wait for others' reports
+  ++inside;
   handling.fetch_add(1, std::memory_order_seq_cst);
   report_handler* const handler = handler_in_use.load(std::memory_order_seq_cst);
   handler != nullptr ? handler->handle(what) : print(what);
   handling.fetch_sub(1, std::memory_order_release);
+  --inside;
 }
 
 }  // namespace weft

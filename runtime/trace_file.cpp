@@ -14,6 +14,7 @@
 #include <cstdio>
 #include <exception>
 #include <mutex>
+#include <new>
 #include <utility>
 
 namespace weft {
@@ -77,6 +78,9 @@ class file_sink final : public trace_sink {
   }
 
   void open(const std::string& path) {
+    static const int failed = ::pthread_atfork([] { instance().mutex_.lock(); }, [] { instance().mutex_.unlock(); },
+                                               [] { instance().leave_to_parent(); });
+    if (failed != 0) throw std::bad_alloc();
     const std::lock_guard lock(mutex_);
     if (file_ != nullptr)
       throw error(errc::busy, fmt::format("create the trace {}: {} is being recorded", path, path_));
@@ -85,7 +89,8 @@ class file_sink final : public trace_sink {
     write_titles();
     file_ = std::fopen(path.c_str(), "we");
     if (file_ == nullptr) throw system_error(errno, fmt::format("create the trace {}", path));
-    path_ = std::move(kept);  // nothing throws from here on
+    std::setvbuf(file_, nullptr, _IONBF, 0);  // text_ is the buffer: a child of fork(2) would write the file's again
+    path_ = std::move(kept);                  // nothing throws from here on
     failure_ = 0;
     ++number_;
     set_trace(this);
@@ -94,6 +99,7 @@ class file_sink final : public trace_sink {
   void close() {
     set_trace(nullptr);
     const std::lock_guard lock(mutex_);
+    if (file_ == nullptr) return;  // the parent's
     flush();
     put("\n]}}\n");  // cannot throw: the buffer has just been emptied
     flush();
@@ -123,6 +129,13 @@ class file_sink final : public trace_sink {
   }
 
  private:
+  // In a child of fork(2), which records nothing: the file is its parent's, and so is the text that is not written yet.
+  void leave_to_parent() noexcept {
+    file_ = nullptr;
+    text_.clear();
+    mutex_.unlock();
+  }
+
   static constexpr std::size_t flush_bytes = std::size_t{64} * 1024;
 
   file_sink() = default;

@@ -14,6 +14,7 @@
 #include <map>
 #include <set>
 
+#include "kit/child.hpp"
 #include "kit/clock.hpp"
 #include "kit/temporary_directory.hpp"
 #include "runtime/support.hpp"
@@ -316,6 +317,21 @@ TEST(trace_file, is_json_in_which_every_beginning_has_its_end) {
   EXPECT_TRUE(names_in(path).contains("a rail was lost: \"cable\""));
   for (const char* title : {"executors", "tasks", "operations", "registrations", "connections"})
     EXPECT_TRUE(titles.contains(title));
+}
+
+TEST(trace_file, is_no_file_of_a_child_of_fork) {
+  const test::temporary_directory place;
+  const std::string path = place / "trace";
+  trace_file trace(path);
+  test::run(squares());
+  const auto pause = []() -> task<> { co_await yield(); };
+  const auto work = [&] {  // on this thread alone
+    for (int i = 0; i < 1000; ++i) test::run(pause());
+    return 0;
+  };
+  EXPECT_EQ(test::end_of(test::fork_for(work)), 0);
+  trace.close();
+  EXPECT_TRUE(names_in(path).contains("square"));
 }
 
 TEST(trace_file, that_cannot_be_created_or_written_says_so) {

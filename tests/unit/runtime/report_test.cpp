@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "kit/child.hpp"
 #include "runtime/support.hpp"
 
 namespace weft {
@@ -257,21 +258,33 @@ TEST_F(report_setting_test, refuses_a_kind_that_there_is_none_of_and_writes_ever
       "stall, warning, change and dump; writing all\nweft: a task failed: one\nweft: two\n");
 }
 
-TEST(report, goes_to_the_former_handler_no_more_once_another_is_set) {
-  class handler final : public report_handler {
-   public:
-    std::atomic<bool> inside = false;
-    std::atomic<bool> may_leave = false;
-    std::atomic<bool> has_left = false;
+class slow_handler final : public report_handler {
+ public:
+  std::atomic<bool> inside = false;
+  std::atomic<bool> may_leave = false;
+  std::atomic<bool> has_left = false;
 
-   private:
-    void handle(const report&) noexcept override {
-      inside = true;
-      while (!may_leave) std::this_thread::yield();
-      has_left = true;
-    }
-  };
-  handler slow;
+ private:
+  void handle(const report&) noexcept override {
+    inside = true;
+    while (!may_leave) std::this_thread::yield();
+    has_left = true;
+  }
+};
+
+TEST(report, of_another_thread_at_a_fork_does_not_keep_the_child_from_setting_a_handler) {
+  slow_handler slow;
+  report_handler* const before = set_report_handler(&slow);
+  const std::jthread reporting([] { send_report({.text = "from elsewhere"}); });
+  while (!slow.inside) std::this_thread::yield();
+  const auto replace = [&] { return set_report_handler(nullptr) == &slow ? 0 : 1; };
+  EXPECT_EQ(test::end_of(test::fork_for(replace)), 0);
+  slow.may_leave = true;
+  set_report_handler(before);
+}
+
+TEST(report, goes_to_the_former_handler_no_more_once_another_is_set) {
+  slow_handler slow;
   report_handler* const before = set_report_handler(&slow);
   const std::jthread reporting([] { send_report({.text = "from elsewhere"}); });
   while (!slow.inside) std::this_thread::yield();
