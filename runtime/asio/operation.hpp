@@ -76,7 +76,8 @@ class asio_handler {
   }
   template <class... Given>
   void operator()(Given&&... values) {
-    std::exchange(meeting_, nullptr)->answer(std::tuple<Values...>(std::forward<Given>(values)...));
+    std::optional<std::tuple<Values...>> all(std::in_place, std::forward<Given>(values)...);  // may throw
+    std::exchange(meeting_, nullptr)->answer(std::move(all));
   }
 
  private:

@@ -588,6 +588,34 @@ TEST_F(asio_host_test, its_end_stops_a_task_that_waits_for_asio) {
   run_again();
 }
 
+// Only a move does not throw.
+struct uncopyable_answer {
+  uncopyable_answer() = default;
+  uncopyable_answer(const uncopyable_answer&) { throw std::bad_alloc(); }
+  uncopyable_answer(uncopyable_answer&&) noexcept = default;
+  uncopyable_answer& operator=(uncopyable_answer&&) noexcept = default;
+};
+
+TEST_F(asio_host_test, an_operation_of_asio_whose_answer_cannot_be_copied_is_canceled) {
+  std::error_code ended;
+  const auto answer = [&](auto handler) {
+    asio::post(io_, [handler = std::move(handler)]() mutable {
+      const uncopyable_answer given;
+      std::move(handler)(std::error_code(), given);
+    });
+  };
+  const auto body = [&]() -> task<> {
+    const auto got = co_await as_result(
+        asio::async_initiate<const use_weft_t, void(std::error_code, uncopyable_answer)>(answer, use_weft));
+    ended = got.error().code();
+  };
+  host_->spawn(body(), asio::detached);
+  EXPECT_THROW(io_.run(), std::bad_alloc);
+  io_.restart();
+  io_.run_for(10s);
+  EXPECT_EQ(ended, errc::canceled);
+}
+
 TEST_F(asio_host_test, an_operation_of_asio_that_is_forgotten_is_canceled) {
   auto other = std::make_unique<asio::io_context>();
   asio::steady_timer* const timer = new asio::steady_timer(*other, 1h);
