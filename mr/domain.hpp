@@ -26,10 +26,10 @@ class domain : public registrar, public std::enable_shared_from_this<domain> {
   /// first populate large memory with pages, huge ones where they fit (MADV_HUGEPAGE of madvise(2)); a file is not
   /// written for a usage that only reads it. A stop withdraws a queued registration, and undoes one that is under way
   /// (errc::canceled either way). errc::zero_length, null_address, unknown_usage, misaligned, duplicate_key,
-  /// not_supported, out_of_range (an iova that wraps around, or a requested_key that is too large), invalid_argument
-  /// (options that contradict one another), no_memory; for device memory the errors of memory_device::find();
-  /// system_category for errors of the transport, EFAULT for memory that is not mapped, or not with the rights that its
-  /// usage needs. See ibv_reg_mr(3), rpma_mr_reg(3), fi_mr(3).
+  /// not_supported, out_of_range (memory or an iova that wraps around, or a requested_key that is too large),
+  /// invalid_argument (options that contradict one another), no_memory; for device memory the errors of
+  /// memory_device::find(); system_category for errors of the transport, EFAULT for memory that is not mapped, or not
+  /// with the rights that its usage needs. See ibv_reg_mr(3), rpma_mr_reg(3), fi_mr(3).
   task<region> register_memory(std::span<std::byte> memory, registration_options options);
 
   /// Registers several ranges as one region: all of them or none. Peers see the ranges one behind the other, from the
