@@ -30,19 +30,6 @@ event::wait_operation closing::operator co_await() const {
 
 stream::stream(connection over) : core_(stream_ref(*new message_stream(std::move(over)))) {}
 
-namespace {
-
-// Acts as a task of the executor does, also in a handler of the io_context that drives it: so an orderly end can go on
-// in the background.
-template <class Function>
-void act_on(stream_core& core, const Function& function) noexcept {
-  executor_core& home = core.home();
-  const bool in_handler = !home.on_own_thread() && home.is_driven() && home.belongs_to_this_thread();
-  in_handler ? home.visit(function) : function();
-}
-
-}  // namespace
-
 stream& stream::operator=(stream&& other) noexcept {
   drop();
   core_ = std::move(other.core_);
@@ -52,7 +39,7 @@ stream& stream::operator=(stream&& other) noexcept {
 stream::~stream() { drop(); }
 
 void stream::drop() noexcept {
-  if (core_) act_on(*core_.held(), [this] { core_->drop(); });
+  if (core_) core_->drop();
 }
 
 stream_ref stream::checked() const {
@@ -140,7 +127,7 @@ task<> stream::shutdown_send() {
 }
 
 closing stream::close() noexcept {
-  if (core_) act_on(*core_.held(), [this] { core_->close(); });
+  if (core_) core_->close();
   return closing(core_ ? core_.held() : stream_ref());
 }
 

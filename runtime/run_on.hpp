@@ -59,9 +59,9 @@ class run_on_base : public operation_base, private remote_call_base::caller {
   mail stop_{*this, &run_on_base::stop};
   mail home_mail_{*this, &run_on_base::come_home};
   /// Counts the call and the stop until each has ended on where_. At 0 the answer is on its way home, and no more mail
-  /// may be sent to where_.
+  /// may be sent to where_. Stays at 1 after the end of a call whose stop was withdrawn: there is no second stop.
   std::atomic<unsigned> outstanding_{0};
-  bool stop_runs_ = false;  // on where_
+  bool stop_runs_ = false;  // on where_: the call may end in the middle of stop()
 };
 
 template <class T>

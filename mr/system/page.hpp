@@ -22,7 +22,7 @@ namespace weft::mr::detail {
   return bytes;
 }
 
-/// Whether a range would go beyond the end of the address space.
+/// Whether a range has no end that is an address: one that reaches the end of the address space counts, too.
 [[nodiscard]] inline bool wraps_around(std::span<const std::byte> range) noexcept {
   return range.size() > UINTPTR_MAX - reinterpret_cast<std::uintptr_t>(range.data());
 }

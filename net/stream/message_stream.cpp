@@ -227,7 +227,7 @@ void message_stream::close() noexcept {
   if (!connection_ || std::exchange(closing_, true)) return;
   stop_waiting();
   try {
-    if (home_.on_own_thread()) return run_in_background(home_, finish(stream_ref(*this)), "close a stream");
+    if (is_at_home()) return run_in_background(home_, finish(stream_ref(*this)), "close a stream");
   } catch (const std::bad_alloc&) {  // then the connection's destructor closes the connection
   }
   connection_.reset();

@@ -97,6 +97,12 @@ class stream_core {
     home_.on_own_thread() ? function() : home_.visit(function);
   }
 
+  /// Whether work can be begun in the background from here: in a task of the executor, or in a handler of the
+  /// io_context that drives it. Uses the executor, which may be gone once the stream has closed.
+  [[nodiscard]] bool is_at_home() const noexcept {
+    return home_.on_own_thread() || (home_.is_driven() && home_.belongs_to_this_thread());
+  }
+
   void check_thread(const char* what) const {
     if (!home_.on_own_thread()) throw error(errc::wrong_thread, what);
   }

@@ -190,7 +190,7 @@ task<> tcp_stream::shutdown_send(stream_ref) {
 void tcp_stream::close() noexcept {
   if (std::exchange(ended_, true)) return;
   try {
-    if (home_.on_own_thread()) {
+    if (is_at_home()) {
       finishing_ = true;
       run_in_background(home_, finish(stream_ref(*this)), "close a stream");
       return cancel();

@@ -146,7 +146,7 @@ class executor_core {
     submit(*new detail::posted_function<Function>(std::move(function)));
   }
   /// Withdraws work that another thread has submitted, or is about to, and that has not run. Waits for that thread,
-  /// which therefore must not wait for this one.
+  /// which therefore must not wait for this one. On the executor's thread, or on the one that destroys it.
   void withdraw(detail::remote_work& work) noexcept;
 
   // Timers.

@@ -613,6 +613,29 @@ TEST_P_TASK(message_stream_test, a_write_that_is_broken_off_anywhere_ends_with_t
   }
 }
 
+TEST_P_TASK(message_stream_test, a_write_that_is_broken_off_anywhere_touches_no_connection_that_has_gone) {
+  const content words = bytes_from(0, 100);
+  const auto nothing = []() -> task<> { co_return; };
+  for (int calls = 2040; calls < 2050 && !HasFailure(); ++calls) {
+    auto both = co_await connect();
+    both.b.abort();
+    content room(1);
+    EXPECT_TRUE(co_await code_of(both.a.read_some(room)));
+    for (int i = 0; i < 10; ++i) co_await settle();  // the link has closed, so that nothing keeps the connection
+    const auto write = [&]() -> task<> {
+      co_await yield();
+      for (int i = 0; i < calls; ++i) co_await nothing();
+      co_await both.a.write_some(words);
+    };
+    const auto end = [&]() -> task<> {
+      co_await yield();
+      both.a = net::stream();
+    };
+    const auto ended = co_await when_all(code_of(write()), end());
+    EXPECT_TRUE(std::get<0>(ended));
+  }
+}
+
 TEST_P_TASK(message_stream_test, no_message_is_larger_than_the_pool_of_this_end_has_room_for) {
   auto wide = net::stream_options();
   wide.receive_size = std::size_t{64} << 10;
